@@ -162,16 +162,6 @@ absl::StatusOr<std::vector<CollectiveFigure>> MeasureCollectivesEach(
   });
 }
 
-absl::StatusOr<std::string> ReadRules(const std::string& path) {
-  if (path.empty()) return std::string();
-  const auto text = internal::ReadFile(path, kMaxRulesBytes);
-  if (!text.ok()) return internal::Annotate(text.status(), "cannot read");
-  if (absl::Status status = CheckRules(*text); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
-  }
-  return text;
-}
-
 absl::Status WriteReport(const Alone& alone, Table table) {
   alone.report->Add(std::move(table));
   return WriteText(alone.settings.json ? alone.report->Json() : alone.report->Text(),
@@ -183,20 +173,6 @@ std::string HowMeasured(const AloneSettings& settings) {
                       " replays of a graph; Config::symmetric = true; ",
                       settings.rules_path.empty() ? std::string("the built-in table")
                                                   : absl::StrCat("rules of ", settings.rules_path));
-}
-
-// Makes comments of the facts, within the limit of a line.
-std::string Comments(const std::string& facts) {
-  std::string out, line;
-  for (const char c : facts + "\n") {
-    if (c == '\n') {
-      if (!line.empty()) absl::StrAppend(&out, "# ", line, "\n");
-      line.clear();
-    } else if (line.size() < kMaxCommentBytes) {
-      line.push_back(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
-    }
-  }
-  return out;
 }
 
 absl::StatusOr<std::vector<ProductLine>> TuneProducts(const Alone& alone, const Names& operations,
@@ -229,6 +205,29 @@ absl::StatusOr<std::vector<ProductLine>> TuneProducts(const Alone& alone, const 
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> ReadRules(const std::string& path) {
+  if (path.empty()) return std::string();
+  const auto text = internal::ReadFile(path, kMaxRulesBytes);
+  if (!text.ok()) return internal::Annotate(text.status(), "cannot read");
+  if (absl::Status status = CheckRules(*text); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", status.message()));
+  }
+  return text;
+}
+
+std::string Comments(const std::string& facts) {
+  std::string out, line;
+  for (const char c : facts + "\n") {
+    if (c == '\n') {
+      if (!line.empty()) absl::StrAppend(&out, "# ", line, "\n");
+      line.clear();
+    } else if (line.size() < kMaxCommentBytes) {
+      line.push_back(static_cast<unsigned char>(c) < 0x20 ? ' ' : c);
+    }
+  }
+  return out;
+}
 
 absl::Status Collectives(const Alone& alone) {
   const AloneSettings& settings = alone.settings;
@@ -268,9 +267,6 @@ absl::Status Tune(const Alone& alone) {
     return absl::InvalidArgumentError(
         absl::StrCat("tune --shapes is for GEMMs: name some with --ops, of ",
                      absl::StrJoin(all_products, ", ")));
-  }
-  if (settings.json) {
-    return absl::InvalidArgumentError("tune writes a table of rules as text: leave out --json");
   }
   using Counts = std::vector<uint32_t>;
   const Counts blocks =

@@ -263,7 +263,7 @@ absl::StatusOr<std::vector<ccl::Rule>> ParseTable(const std::string& text) {
   }
   absl::StatusOr<internal::Rules> rules = internal::ParseRules(text, ccl::HasVariant);
   if (!rules.ok()) return rules.status();
-  if (rules->collectives.empty() && rules->gemms.empty()) {
+  if (rules->collectives.empty() && rules->gemms.empty() && rules->nodes.empty()) {
     return absl::InvalidArgumentError("there is no rule");
   }
   return std::move(rules->collectives);

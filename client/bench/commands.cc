@@ -38,8 +38,15 @@ operation, members, m, n, k, variant. Of the lines of these members whose number
 4 times those of a call, the nearest decides. CommunicatorOptions::rules takes both forms in
 one text; with only lines of GEMMs, collectives keep the built-in table.
 
+In a job on several nodes, tune measures it, and writes lines between nodes alone: nodes,
+up to so many, operation or any, setting of ccl::NodesConfig, value. They go with the other
+lines in one text, those for fewer nodes first. It takes a minute or two; fewer --ops and
+--sizes take less.
+
 Example:
   iris_bench tune --rank-counts 2,4 --output rules.txt
+  iris-run --hosts a:8,b:8 --no-prefix -- iris_bench tune --output nodes.txt
+  iris-run --hosts a:8,b:8 --no-prefix -- iris_bench collectives --rules nodes.txt
   iris_bench compare --rules rules.txt
   iris_bench tune --ops matmul_all_reduce --shapes 64x8192x8192,1024x4096x14336)";
 
@@ -84,7 +91,7 @@ void AddCollectiveSizes(CLI::App* app, AloneSettings* settings) {
   AddSizes(app, "--sizes", &settings->sizes, 2, kMaxCollectiveBytes,
            "size such as 64KiB, from 2 bytes to 64GiB",
            "Bytes of the larger of in and out [1KiB,8KiB,64KiB,256KiB,1MiB,4MiB,16MiB,128MiB,1GiB; "
-           "on the emulator up to 1MiB]")
+           "on the emulator up to 1MiB; between nodes each fourth from 1KiB to 16MiB]")
       ->allow_extra_args(false);
 }
 
@@ -216,7 +223,9 @@ CLI::Option* AddSizes(CLI::App* app, const std::string& name, std::vector<uint64
 
 void AddAloneCommands(CLI::App* app, AloneSettings* settings) {
   CLI::App* collectives = app->add_subcommand(
-      kCollectives, "Alone, in no job: times of the collectives, replayed from graphs");
+      kCollectives,
+      "Alone, in no job: times of the collectives, replayed from graphs. Or in a job on several\n"
+      "nodes: its times, with and without --rules in turns");
   AddCommonOptions(collectives, settings, "2,4", "Operations [all]",
                    "auto, all, or names: those that the operation has [auto]");
   AddCollectiveSizes(collectives, settings);
@@ -236,7 +245,9 @@ void AddAloneCommands(CLI::App* app, AloneSettings* settings) {
       ->check(CLI::IsMember({"none", "off", "on"}));
 
   CLI::App* tune =
-      app->add_subcommand(kTune, "Alone, in no job: measures a table of rules for this machine");
+      app->add_subcommand(kTune,
+                          "Alone, in no job: measures a table of rules for this machine. Or in a "
+                          "job on several\nnodes: lines of such a table between them");
   AddCommonOptions(tune, settings, "2,4", "Operations, GEMMs too [all collectives but barrier]",
                    "all, or names: those that the operation has [all]");
   AddCollectiveSizes(tune, settings);
@@ -292,8 +303,16 @@ bool IsAloneCommand(const std::string& name) {
 
 absl::Status RunAloneCommand(const std::string& name, const AloneSettings& settings,
                              BenchReport* report) {
+  if (name == kTune && settings.json) {
+    return absl::InvalidArgumentError("tune writes a table of rules as text: leave out --json");
+  }
   const auto launcher = ReadLauncher();
   if (!launcher.ok()) return base::ToAbsl(launcher.status());
+  const bool of_nodes = launcher->n_local != 0 && launcher->n_local < launcher->n_ranks;
+  if (of_nodes && (name == kCollectives || name == kTune)) {
+    IRIS_ASSIGN_OR_RETURN(const Names operations, Operations(name, settings));
+    return RunOnNodes(name, settings, operations, report);
+  }
   if (launcher->n_ranks > 1) {
     return absl::FailedPreconditionError(absl::StrCat(
         name, " makes its ranks itself, as threads: start it once, not as ", launcher->n_ranks,

@@ -9,6 +9,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/bench/figures.h"
 #include "client/bench/report.h"
 
@@ -19,6 +20,7 @@ inline constexpr char kTune[] = "tune";
 inline constexpr char kCompare[] = "compare";
 inline constexpr char kMatmul[] = "matmul";
 inline constexpr char kAll[] = "all";
+inline constexpr char kAny[] = "any";
 
 using Names = std::vector<std::string>;
 inline bool Has(const Names& names, const std::string& name) {
@@ -68,6 +70,17 @@ absl::Status Collectives(const Alone& alone);
 absl::Status Tune(const Alone& alone);
 absl::Status Compare(const Alone& alone);
 absl::Status Matmul(const Alone& alone);
+
+// Runs collectives or tune as a rank of a job on several nodes. Rank 0 writes the report, or the
+// lines between nodes of a table of rules. Collective.
+absl::Status RunOnNodes(const std::string& command, const AloneSettings& settings,
+                        const Names& operations, BenchReport* report);
+
+// Returns the text of a table of rules, which is empty if the path is. kInvalidArgument names the
+// line that is wrong.
+absl::StatusOr<std::string> ReadRules(const std::string& path);
+// Makes comments of a table of the facts, within the limit of a line.
+std::string Comments(const std::string& facts);
 
 void AddAloneCommands(CLI::App* app, AloneSettings* settings);
 bool IsAloneCommand(const std::string& name);

@@ -68,7 +68,8 @@ absl::Status Fill(const Run& run) {
   double fill_rate = 0;
   const auto add = [&](const char* what, const char* type,
                        const std::function<Status()>& put) -> absl::Status {
-    IRIS_ASSIGN_OR_RETURN(const auto mine, TimeOnStream(run, /*comm=*/nullptr, stream, put));
+    IRIS_ASSIGN_OR_RETURN(const auto mine, TimeOnStream(run.rank, run.options.samples,
+                                                        /*comm=*/nullptr, stream, put));
     IRIS_ASSIGN_OR_RETURN(std::vector<double> rates, AllSamples(run.rank, mine));
     for (double& rate : rates) rate = static_cast<double>(bytes) / rate;
     const Spread spread = SpreadOf(rates);

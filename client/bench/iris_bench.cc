@@ -27,8 +27,9 @@ namespace {
 constexpr char kFooter[] = R"(
 Sizes are numbers of bytes, or such as 64KiB, 256MiB, 1GiB. Several sub-commands may
 be given, but collectives, tune, compare and matmul: each of these goes alone, makes its ranks
-itself, as threads, and has options of its own (COMMAND --help). Rank 0 prints each table
-as soon as it is measured; --json and --output wait for the end.
+itself, as threads, and has options of its own (COMMAND --help). In a job on several nodes,
+collectives and tune measure the job. Rank 0 prints each table as soon as it is measured;
+--json and --output wait for the end.
 
 Examples:
   iris-run -n 8 -- iris_bench bandwidth pingpong barrier
@@ -245,8 +246,10 @@ int Main(int argc, char** argv) {
                  "sweep: block counts [1,2,4,...,128; to 4 on emulated devices]")
       ->delimiter(',')
       ->check(CLI::Range(1u, 4096u));
-  add_count("--samples", &bench.samples, 10000,
-            "Samples of each figure [10; 3 on emulated devices]");
+  add_count(
+      "--samples", &bench.samples, 10000,
+      "Samples of each figure; 7 times as many of collectives and tune between nodes [10; 3 on "
+      "emulated devices]");
   add_count("--rounds", &bench.rounds, 1000000,
             "pingpong, barrier: rounds of a sample [1000; 20 on emulated devices]");
   app.add_option("--pairs", bench.pairs, "pingpong: first (0 with each), all, or 0-1,2-3 [first]");

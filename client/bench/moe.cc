@@ -176,7 +176,8 @@ absl::Status Moe(const Run& run) {
     if (!made.ok()) return ToAbsl(made);
     for (size_t i = 0; i < std::size(kParts); ++i) {
       const Part& part = kParts[i];
-      IRIS_ASSIGN_OR_RETURN(const auto mine, TimeOnStream(run, &comm, stream, [&] {
+      IRIS_ASSIGN_OR_RETURN(const auto mine,
+                            TimeOnStream(run.rank, run.options.samples, &comm, stream, [&] {
                               if (part.there) IRIS_RETURN_IF_ERROR(layer.Dispatch(stream));
                               return part.back ? layer.Combine(stream) : Status();
                             }));

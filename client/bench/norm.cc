@@ -71,8 +71,9 @@ absl::StatusOr<std::vector<double>> Sample(const Run& run, Members& members, con
   auto graph = stream.EndCapture();
   if (!status.ok()) return ToAbsl(status);
   if (!graph.ok()) return ToAbsl(graph.status());
-  IRIS_ASSIGN_OR_RETURN(const auto mine, TimeOnStream(run, &members.all, stream,
-                                                      [&] { return graph->Launch(stream); }));
+  IRIS_ASSIGN_OR_RETURN(const auto mine,
+                        TimeOnStream(run.rank, run.options.samples, &members.all, stream,
+                                     [&] { return graph->Launch(stream); }));
   IRIS_ASSIGN_OR_RETURN(std::vector<double> samples, SlowestSamples(run.rank, mine));
   for (double& sample : samples) sample /= 1e3 * pairs;
   return samples;

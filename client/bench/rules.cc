@@ -14,9 +14,15 @@ namespace iris::bench {
 namespace {
 
 constexpr double kNearlyEqual = 1.02;
+// Leaders are taken for a size if they win by this: rails are safer, because they scale.
+constexpr double kClearlyFaster = 1.05;
 
 // The figures of one operation, rank count and size.
 using Figures = std::vector<const CollectiveFigure*>;
+
+uint64_t GeometricMiddle(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(std::sqrt(static_cast<double>(a) * static_cast<double>(b)));
+}
 
 uint64_t Threads(const CollectiveFigure& figure) {
   return static_cast<uint64_t>(figure.blocks) * figure.threads;
@@ -79,11 +85,8 @@ std::vector<CollectiveRule> MakeRules(const std::vector<CollectiveFigure>& figur
       std::vector<Size> sizes;
       for (auto it = by_bytes.begin(); it != by_bytes.end(); ++it) {
         const auto next = std::next(it);
-        const uint64_t max_bytes =
-            next == by_bytes.end()
-                ? CollectiveRule::kAnyBytes
-                : static_cast<uint64_t>(
-                      std::sqrt(static_cast<double>(it->first) * static_cast<double>(next->first)));
+        const uint64_t max_bytes = next == by_bytes.end() ? CollectiveRule::kAnyBytes
+                                                          : GeometricMiddle(it->first, next->first);
         const CollectiveFigure* best = Best(it->second, /*without_copy_engine=*/false);
         const bool copies = best->variant == kCopyEngine;
         sizes.push_back({best, copies ? Best(it->second, true) : nullptr, max_bytes});
@@ -157,6 +160,42 @@ std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figu
     lines.push_back(entry.line);
   }
   return lines;
+}
+
+uint64_t LeadersMostBytes(const std::vector<PathFigure>& figures) {
+  // The sum of logarithms if the first `n` sizes take leaders.
+  const auto cost = [&figures](size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < figures.size(); ++i) {
+      sum += std::log(i < n ? figures[i].leaders : figures[i].rails);
+    }
+    return sum;
+  };
+  double least = cost(0);
+  for (size_t n = 1; n <= figures.size(); ++n) least = std::min(least, cost(n));
+  size_t best = 0;
+  while (cost(best) > least + std::log(kClearlyFaster)) ++best;
+  if (best == 0) return 1;
+  const uint64_t last = figures[best - 1].bytes;
+  return best == figures.size() ? last : GeometricMiddle(last, figures[best].bytes);
+}
+
+size_t BestCandidate(const std::vector<std::vector<double>>& times) {
+  std::vector<double> means(times[0].size());
+  for (const std::vector<double>& of_case : times) {
+    for (size_t i = 0; i < means.size(); ++i) {
+      means[i] += std::log(of_case[i]) / static_cast<double>(times.size());
+    }
+  }
+  const double most = *std::min_element(means.begin(), means.end()) + std::log(kNearlyEqual);
+  return std::find_if(means.begin(), means.end(), [most](double m) { return m <= most; }) -
+         means.begin();
+}
+
+std::string SizeWord(uint64_t bytes) {
+  if (bytes == 0 || bytes % 1024 != 0) return absl::StrCat(bytes);
+  return bytes % (1 << 20) == 0 ? absl::StrCat(bytes >> 20, "MiB")
+                                : absl::StrCat(bytes >> 10, "KiB");
 }
 
 std::string ProductLineText(const ProductLine& line) {

@@ -1,6 +1,9 @@
 // Makes the rules of a table from figures of collectives. Pure functions.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "client/bench/figures.h"
@@ -24,5 +27,24 @@ std::vector<ProductLine> MakeProductLines(const std::vector<ProductFigure>& figu
 
 // Returns the text that internal::ParseRules reads as `line`.
 std::string ProductLineText(const ProductLine& line);
+
+// The times of a collective between nodes, in any unit; infinite if it was not measured, because it
+// is slow.
+struct PathFigure {
+  uint64_t bytes = 0;
+  double leaders = 0;
+  double rails = 0;
+};
+// Returns the leaders_most_bytes of the operation that was measured, with bytes ascending: the
+// geometric middle between two sizes, 1 for none, or the largest size. It is the smallest one for
+// which the product of the chosen times is within 5 % of the least.
+uint64_t LeadersMostBytes(const std::vector<PathFigure>& figures);
+
+// Returns the first candidate whose times are, in the geometric mean, within 2 % of the best one's.
+// For each case, `times` has one of each candidate, in any unit; there is at least one of each.
+size_t BestCandidate(const std::vector<std::vector<double>>& times);
+
+// Returns bytes as a word of a table of rules: "64KiB" or "5000".
+std::string SizeWord(uint64_t bytes);
 
 }  // namespace iris::bench

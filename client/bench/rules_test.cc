@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -144,6 +145,38 @@ TEST(MakeProductLinesTest, ShapesThatALineCannotTellApartAreOne) {
                             Product("all_gather_matmul", 2, {8, 32, 32}, "persistent", 0.1)}),
               ElementsAre("matmul_all_reduce       2      8     16    any  pair",
                           "all_gather_matmul       2      8    any     32  pair"));
+}
+
+TEST(LeadersMostBytesTest, EndsInTheMiddleWhereRailsBecomeFaster) {
+  EXPECT_EQ(LeadersMostBytes({{1024, 1, 2}, {4096, 1, 2}, {16384, 4, 2}}), 8192u);
+  // One wrong measurement decides nothing.
+  EXPECT_EQ(LeadersMostBytes({{1024, 1, 2}, {4096, 2.1, 2}, {16384, 3, 4}, {65536, 9, 5}}), 32768u);
+}
+
+TEST(LeadersMostBytesTest, LeadersHaveToWinClearly) {
+  EXPECT_EQ(LeadersMostBytes({{1024, 1, 2}, {4096, 2, 2.09}}), 2048u);
+  EXPECT_EQ(LeadersMostBytes({{1024, 1, 2}, {4096, 2, 2.11}}), 4096u);  // not beyond what was seen
+}
+
+TEST(LeadersMostBytesTest, NeverAndUnmeasured) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(LeadersMostBytes({{1024, 3, 2}, {4096, kInfinite, 2}}), 1u);
+  EXPECT_EQ(LeadersMostBytes({{1024, 1, 2}, {4096, kInfinite, 2}}), 2048u);
+  EXPECT_EQ(LeadersMostBytes({}), 1u);
+}
+
+TEST(BestCandidateTest, TheFirstOfNearlyEqualOnes) {
+  EXPECT_EQ(BestCandidate({{3, 2, 1}}), 2u);
+  EXPECT_EQ(BestCandidate({{10.19, 10}, {20, 20.3}}), 0u);
+  EXPECT_EQ(BestCandidate({{10.5, 10}, {20, 20.1}}), 1u);
+  EXPECT_EQ(BestCandidate({{std::numeric_limits<double>::infinity(), 9}, {1, 9}}), 1u);
+}
+
+TEST(SizeWordTest, HasTheLargestUnit) {
+  EXPECT_EQ(SizeWord(1), "1");
+  EXPECT_EQ(SizeWord(1023), "1023");
+  EXPECT_EQ(SizeWord(3 << 10), "3KiB");
+  EXPECT_EQ(SizeWord(16 << 20), "16MiB");
 }
 
 }  // namespace

@@ -42,17 +42,17 @@ absl::StatusOr<std::vector<double>> SlowestSamples(Rank& rank, const std::vector
   return slowest;
 }
 
-absl::StatusOr<std::vector<double>> TimeOnStream(const Run& run, ccl::Communicator* comm,
-                                                 Stream& stream,
+absl::StatusOr<std::vector<double>> TimeOnStream(Rank& rank, uint32_t samples,
+                                                 ccl::Communicator* comm, Stream& stream,
                                                  const std::function<Status()>& put) {
-  Context& context = *run.rank.context();
+  Context& context = *rank.context();
   IRIS_ASSIGN_OR_RETURN(Event start, ToAbsl(Event::Create(context)));
   IRIS_ASSIGN_OR_RETURN(Event end, ToAbsl(Event::Create(context)));
   std::vector<double> nanoseconds;
-  for (uint32_t i = 0; i < run.options.samples + 1; ++i) {
+  for (uint32_t i = 0; i < samples + 1; ++i) {
     Status status;
     if (comm != nullptr) {
-      if (absl::Status met = run.rank.Barrier(); !met.ok()) return met;
+      if (absl::Status met = rank.Barrier(); !met.ok()) return met;
       status = comm->Barrier(stream);
     }
     if (status.ok()) status = start.Record(stream);

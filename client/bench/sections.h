@@ -76,8 +76,8 @@ absl::StatusOr<std::vector<double>> SlowestSamples(Rank& rank, const std::vector
 
 // Calls `put` once to warm up and then for each sample, and returns the nanoseconds that its work
 // on the stream took. If `comm` is not null, ranks begin each sample together.
-absl::StatusOr<std::vector<double>> TimeOnStream(const Run& run, ccl::Communicator* comm,
-                                                 Stream& stream,
+absl::StatusOr<std::vector<double>> TimeOnStream(Rank& rank, uint32_t samples,
+                                                 ccl::Communicator* comm, Stream& stream,
                                                  const std::function<Status()>& put);
 
 absl::Status Bandwidth(const Run& run);

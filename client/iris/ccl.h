@@ -62,7 +62,9 @@ struct CommunicatorOptions {
   bool check_calls = false;
   bool symmetric = false;  // a promise: buffers in the heap have the same offset on all ranks
   // A table of variants for collectives and GEMMs (iris/ops.h), as iris_bench tune writes it.
-  // Collectives use the built-in table if this one has no lines for collectives.
+  // Collectives use the built-in table if this one has no lines for collectives. For teams with
+  // ranks on several nodes, lines that begin with `nodes` have settings between nodes; those of the
+  // team's first rank hold for all ranks.
   std::string rules{};
   uint64_t matmul_bytes = 0;  // of workspace for GEMMs: see iris/ops.h
   // For Barrier alone: the workspace has a few words for each rank, and sizes are ignored. A team

@@ -639,6 +639,60 @@ class Nodes(unittest.TestCase):
             for name, why in (("create", "rendezvous"), ("grow", "rendezvous"), ("moe", "mapped"), ("norm", "mapped")):
                 self.assertRegex(tables[name]["title"], f"^left out: it .* {why}")
 
+    def bench(self, nodes, *arguments, n_local=(2, 2)):
+        """Runs iris_bench as the job, with few samples; returns (code, what it wrote)."""
+        hosts = ",".join(f"{node.address}:{n}" for node, n in zip(nodes.nodes, n_local))
+        return cluster.finish([nodes.launch(
+            [cluster.IRIS_RUN, "--hosts", hosts, "--rsh", nodes.agent(), "--no-prefix", "--",
+             *nodes.on_node(IRIS_BENCH, *arguments, "--samples", "1")], IRIS_JOB_SECRET="")])[0]
+
+    def test_a_job_tunes_itself_and_runs_by_its_rules(self):
+        operations = ("--ops", "all_reduce,all_to_all")
+        with cluster.Cluster(2) as nodes, tempfile.TemporaryDirectory() as folder:
+            rules = os.path.join(folder, "rules")
+            code, out = self.bench(nodes, "tune", *operations, "--sizes", "1KiB,64KiB,512KiB", "--output", rules)
+            self.assertEqual((code, out), (0, ""))
+            with open(rules, encoding="utf-8") as file:
+                tuned = file.read()
+            lines = [line.split() for line in tuned.splitlines() if not line.startswith("#")]
+            self.assertEqual({tuple(line[:2]) for line in lines}, {("nodes", "2")}, tuned)
+            self.assertEqual([line[2:4] for line in lines],
+                             [["any", "piece_bytes"], ["any", "blocks"], ["all_reduce", "leaders_most_bytes"],
+                              ["all_to_all", "leaders_most_bytes"], ["any", "leader_bytes"]], tuned)
+
+            def ratios(rules_of, sizes):
+                """How much faster the job is by rules_of(rank) than without rules."""
+                for rank in range(4):
+                    with open(f"{rules}.{rank}", "w", encoding="utf-8") as file:
+                        file.write(rules_of(rank))
+                code, out = self.bench(nodes, "collectives", *operations, "--sizes", sizes, "--json", "--rules",
+                                       f"{rules}.$IRIS_RANK")
+                self.assertEqual(code, 0, out)
+                rows = json.loads(out)["tables"]["collectives"]["rows"]
+                return {(row["operation"], row["bytes"]): row["without/with"] for row in rows}
+
+            print(f"{self.id()}: {ratios(lambda rank: tuned, '16KiB,64KiB')}")
+            # Only those of the first rank count. The others would cut calls differently.
+            slow = "nodes 2 any leader_bytes 4KiB\nnodes any any leaders_most_bytes any\n"
+            other = "nodes any any piece_bytes 4KiB\nnodes any any leaders_most_bytes 1\n"
+            found = ratios(lambda rank: other if rank else slow, "1MiB")
+            self.assertLess(found["all_to_all", 1 << 20], 0.8, found)
+            # Rules for fewer nodes than these do not count.
+            found = ratios(lambda rank: slow.replace("2", "1").replace("any any", "1 any"), "1MiB")
+            self.assertGreater(found["all_to_all", 1 << 20], 0.5, found)
+
+            code, out = self.bench(nodes, "tune", "--blocks", "1")
+            self.assertNotEqual(code, 0)
+            self.assertIn("tune --blocks is for one node", out)
+            code, out = self.bench(nodes, "tune", n_local=(2, 1))
+            self.assertNotEqual(code, 0)
+            self.assertIn("the nodes have different numbers of ranks", out)
+            with open(f"{rules}.2", "w", encoding="utf-8") as file:
+                file.write("nodes 2 any piece_bytes 1\n")
+            code, out = self.bench(nodes, "collectives", "--rules", f"{rules}.2")
+            self.assertNotEqual(code, 0)
+            self.assertIn("line 1 of the rules: piece_bytes is \"1\": write a multiple of 256", out)
+
     def start_waiting(self, nodes):
         """iris-run, and the pids of its ranks, which are ready."""
         process = nodes.iris_run(*nodes.on_node(RANK, "wait"), options=("--kill-after", "1"))
