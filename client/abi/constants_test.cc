@@ -56,7 +56,8 @@ TEST(ConstantsTest, VariantsOfNorms) {
                         {IRIS_NORM_LINES, "lines"},
                         {IRIS_NORM_TWO_SHOT, "two_shot"},
                         {IRIS_NORM_ALONE, "alone"},
-                        {IRIS_NORM_TWO_LINES, "two_lines"}},
+                        {IRIS_NORM_TWO_LINES, "two_lines"},
+                        {IRIS_NORM_PAIR, "pair"}},
                        &norm::VariantName);
 }
 

@@ -272,6 +272,8 @@ BackendOperations MakeTable() {
   table.PrepareMoe = moe::Prepare;
   table.ChooseNorm = norm::Choose;
   table.LaunchNorm = norm::Launch;
+  table.ChooseNormOnNodes = norm::ChooseOnNodes;
+  table.LaunchNormOnNodes = norm::LaunchOnNodes;
   table.PrepareNorm = norm::Prepare;
   table.MakeSequence = fill::MakeSequence;
   table.Fill = fill::Fill;

@@ -112,9 +112,13 @@ struct BackendOperations {
                        const moe::Combine& call, Stream& stream);
   Result (*PrepareMoe)();
 
-  // Norms of sums: norm::Choose, Launch and Prepare.
+  // Norms of sums: norm::Choose, Launch and Prepare; the functions of the names that end in
+  // OnNodes.
   Result (*ChooseNorm)(const ccl::Comm& comm, const norm::Problem& problem, norm::Plan* out);
   Result (*LaunchNorm)(const ccl::Comm& comm, const norm::Norm& call, Stream& stream);
+  Result (*ChooseNormOnNodes)(const ccl::NodesComm& comm, const norm::Problem& problem,
+                              norm::Plan* out);
+  Result (*LaunchNormOnNodes)(const ccl::NodesComm& comm, const norm::Norm& call, Stream& stream);
   Result (*PrepareNorm)();
 
   // The values of tensors.

@@ -100,9 +100,9 @@ absl::StatusOr<ccl::NodesConfig> AgreeOnNodes(HostContext& context,
   }
   ccl::NodesConfig config = NodesConfigOf(agreed->nodes, n_nodes);
   const uint64_t heap_bytes = context.job().heap_bytes;
-  // TCP carries pieces of 1 MiB best. A workspace has 9 for each node, and 3 more.
+  // TCP carries pieces of 1 MiB best. A workspace has 11 for each node, and 3 more.
   if (config.piece_bytes == 0) config.piece_bytes = 1 << 20;
-  config.piece_bytes = PartBytes(config.piece_bytes, heap_bytes, 9 * uint64_t{n_nodes} + 3);
+  config.piece_bytes = PartBytes(config.piece_bytes, heap_bytes, 11 * uint64_t{n_nodes} + 3);
   if (config.leader_bytes != 0) {
     config.leader_bytes = PartBytes(config.leader_bytes, heap_bytes, 2 * uint64_t{n_nodes} + 1);
   }
@@ -518,9 +518,10 @@ absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace
 
 absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
   const std::string what = CallText(problem);
-  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what);
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what);
   norm::Plan plan;
-  const Result result = backend_.ChooseNorm(comm_, problem, &plan);
+  const Result result = spans_nodes() ? backend_.ChooseNormOnNodes(nodes_, problem, &plan)
+                                      : backend_.ChooseNorm(comm_, problem, &plan);
   if (!result.ok()) return FromDevice(result, what);
   return plan;
 }
@@ -530,7 +531,7 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(problem.operation));
   const auto what = [&] { return CallText(problem); };
-  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, what());
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, what());
   for (const auto& [name, p] : {std::pair<const char*, const void*>{"in", call.in},
                                 {"the residual", call.residual},
                                 {"residual_out", call.residual_out},
@@ -542,7 +543,8 @@ absl::Status Communicator::Norm(const norm::Norm& call, backend::Stream& stream)
     absl::Status status = context_.CheckShared(name, p, team_.ranks);
     if (!status.ok()) return Annotate(status, what());
   }
-  const Result result = backend_.LaunchNorm(comm_, call, stream);
+  const Result result = spans_nodes() ? backend_.LaunchNormOnNodes(nodes_, call, stream)
+                                      : backend_.LaunchNorm(comm_, call, stream);
   if (!result.ok()) return FromDevice(result, what());
   if (problem.rows != 0) {
     log_.Put(problem.operation, problem.rows * problem.hidden, static_cast<uint8_t>(problem.in));

@@ -3,8 +3,8 @@
 // its process in a status.
 //
 // iris/collective/collective.h says what the operations do, and which memory they take. If the team
-// has ranks on several nodes, iris/nodes/nodes.h adds to that; norms and MoE operations are then
-// kUnimplemented, and so are variants of GEMMs other than kPair. One call at a time per
+// has ranks on several nodes, iris/nodes/nodes.h adds to that; MoE operations are then
+// kUnimplemented, and so are variants of GEMMs and norms other than kPair. One call at a time per
 // Communicator. Borrows the context and the backend's table.
 #pragma once
 

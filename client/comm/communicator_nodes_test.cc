@@ -117,11 +117,41 @@ TEST_F(CommunicatorNodesTest, CollectivesAndMessages) {
 TEST_F(CommunicatorNodesTest, OtherOperationsSayWhatToUse) {
   OnAllRanks([&](uint32_t, Communicator& comm, backend::Stream& stream) {
     for (const absl::Status& status :
-         {comm.Norm({}, stream), comm.PrepareMoe(), comm.MoeDispatch({}, nullptr, {}, stream),
-          comm.ChooseNorm({}).status()}) {
+         {comm.PrepareMoe(), comm.MoeDispatch({}, nullptr, {}, stream)}) {
       EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
       EXPECT_THAT(status.message(),
                   AllOf(HasSubstr("on another node"), HasSubstr("iris_team_local()")));
+    }
+  });
+}
+
+TEST_F(CommunicatorNodesTest, NormsByAPair) {
+  OnAllRanks([&](uint32_t r, Communicator& comm, backend::Stream& stream) {
+    for (const Operation operation :
+         {Operation::kAllReduceRmsNorm, Operation::kReduceScatterRmsNormAllGather}) {
+      norm::Norm call;
+      call.problem = {operation, {6, 100, DType::kF32, DType::kF32}};
+      call.problem.epsilon = 0;
+      call.in = In(r);
+      call.out = Out(r);
+      auto* const in = reinterpret_cast<float*>(In(r));
+      auto* const out = reinterpret_cast<float*>(Out(r));
+      for (uint32_t i = 0; i < 600; ++i) {
+        in[i] = i % 2 == 0 ? static_cast<float>(r + 1) : -static_cast<float>(r + 1);
+        out[i] = 0;
+      }
+      const auto plan = comm.ChooseNorm(call.problem);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->variant, norm::Variant::kPair);
+      ASSERT_TRUE(comm.Norm(call, stream).ok());
+      const absl::Status status = comm.Synchronize(stream);
+      ASSERT_TRUE(status.ok()) << status;
+      for (uint32_t i = 0; i < 600; ++i) ASSERT_EQ(out[i], i % 2 == 0 ? 1 : -1);
+      call.problem.variant = norm::Variant::kTwoShot;
+      const absl::Status refused = comm.Norm(call, stream);
+      EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+      EXPECT_THAT(refused.message(), AllOf(HasSubstr("two_shot"), HasSubstr("use auto or pair"),
+                                           HasSubstr("iris_team_local()")));
     }
   });
 }

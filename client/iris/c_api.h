@@ -765,7 +765,8 @@ enum {
   IRIS_NORM_LINES = 2,
   IRIS_NORM_TWO_SHOT = 3,
   IRIS_NORM_ALONE = 4,
-  IRIS_NORM_TWO_LINES = 5
+  IRIS_NORM_TWO_LINES = 5,
+  IRIS_NORM_PAIR = 6 /* of a team with ranks on several nodes */
 };
 
 /* iris_norm.scaling, for an `out` of fp8; see iris::norm::Scaling (<iris/norm_types.h>). */

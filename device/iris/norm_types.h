@@ -16,8 +16,8 @@
 //
 // `in` is of f32, f16 or bf16, and so is the residual. `out` has the same type, or f8e4m3 or
 // f8e5m2, or for an `in` of f32 also f16 or bf16. Sums go in the order of the ranks, and then add
-// the residual, all in f32, with one rounding to r. The mean is of the rounded r, in f32, in an
-// order that depends only on the plan. All ranks get the same bits.
+// the residual, all in f32, with one rounding to r (kPair has more). The mean is of the rounded r,
+// in f32, in an order that depends only on the plan. All ranks get the same bits.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,9 @@ constexpr const char* ScalingName(Scaling scaling) {
 //             the sums as lines, and all norm all rows. Up to 8 ranks; not if the operation writes
 //             scales.
 //   kAlone    a team of one rank, which has nothing to send: both operations, rows of up to 32 KiB.
+//   kPair     a team with ranks on several nodes: a collective of the sums, kAlone's kernel, and
+//             perhaps a collective of the normed rows, chunk by chunk. Rows of up to 32 KiB. f16
+//             and bf16 are rounded more often: the sum of each node, that of all nodes, and r.
 //
 // If kAuto's preferred variant does not support a call, it takes the first of this list that does.
 #define IRIS_NORM_VARIANTS(X) \
@@ -67,6 +70,7 @@ constexpr const char* ScalingName(Scaling scaling) {
   X(Lines, 2, "lines")        \
   X(TwoLines, 5, "two_lines") \
   X(Alone, 4, "alone")        \
+  X(Pair, 6, "pair")          \
   X(Packets, 1, "packets")
 
 enum class Variant : uint8_t {
@@ -75,7 +79,7 @@ enum class Variant : uint8_t {
   IRIS_NORM_VARIANTS(IRIS_ENUMERATOR)
 #undef IRIS_ENUMERATOR
 };
-inline constexpr uint32_t kVariantCount = 6;
+inline constexpr uint32_t kVariantCount = 7;
 
 constexpr const char* VariantName(Variant variant) {
   if (variant == Variant::kAuto) return "auto";

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from iris.team import Team
 
 GROUP_COLUMNS = 128
-VARIANTS: Dict[str, int] = {"auto": 0, "packets": 1, "lines": 2, "two_shot": 3, "alone": 4, "two_lines": 5}
+VARIANTS: Dict[str, int] = {"auto": 0, "packets": 1, "lines": 2, "two_shot": 3, "alone": 4, "two_lines": 5,
+                            "pair": 6}
 _NUMBERS = {"all_reduce_rms_norm": 17, "reduce_scatter_rms_norm_all_gather": 18}
 _NO_SCALING, _STATIC, _PER_ROW, _PER_GROUP = range(4)
 

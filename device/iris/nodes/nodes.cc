@@ -250,16 +250,7 @@ Result CheckNodesError(const NodesComm& comm, NodesErrorInfo* info) {
     to.mine = comm.report->mine;
     to.theirs = comm.report->theirs;
   }
-  switch (static_cast<StatusCode>(word & 0x7f)) {
-    case StatusCode::kDeadlineExceeded:
-      return {StatusCode::kDeadlineExceeded, "the operation waited too long for a member"};
-    case StatusCode::kAborted:
-      return {StatusCode::kAborted, "the operation was aborted while it waited for a member"};
-    case StatusCode::kInvalidArgument:
-      return Invalid("the members of the team called differently");
-    default:
-      return {StatusCode::kInternal, "the report of a NodesComm is damaged"};
-  }
+  return impl::ErrorOf(static_cast<StatusCode>(word & 0x7f));
 }
 
 Result PrepareNodesWorkspace(const NodesComm& comm, backend::Stream& stream) {

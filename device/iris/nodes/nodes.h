@@ -136,10 +136,10 @@ Result RunOnNodes(const NodesComm& comm, const Call& call, backend::Stream& stre
 
 // Runs a collective as the part between nodes of another operation: nodes compare `whole`, which
 // must determine the collective, and failures name its operation. Operations of the local Comm may
-// come before it; if they fail, all nodes are told. The caller has checked that the NodesComm can
-// be used. Errors are those of RunOnNodes.
+// come before it; if they fail, all nodes are told. The part that `ends` the operation counts it.
+// The caller has checked that the NodesComm can be used. Errors are those of RunOnNodes.
 Result RunPartOnNodes(const NodesComm& comm, const PackedCall& whole, const Call& call,
-                      backend::Stream& stream);
+                      backend::Stream& stream, bool ends = true);
 
 // Sends and receives messages: see Exchange in collective.h.
 Result ExchangeOnNodes(const NodesComm& comm, const Message* messages, uint32_t n_messages,

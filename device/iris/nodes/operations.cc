@@ -47,14 +47,19 @@ T* Plus(T* p, uint64_t bytes) {
 // nothing once something has failed, which `result` then is.
 class Driver {
  public:
-  // If `whole` is not null, nodes compare it instead of the call.
+  // If `whole` is not null, nodes compare it instead of the call, which counts if it `ends` it.
   Driver(const NodesComm& comm, const Call& call, NodesPath path, backend::Stream& stream,
-         const PackedCall* whole = nullptr)
-      : comm_(comm), call_(call), stream_(stream), args_(impl::CallOf(comm, call, path)) {
+         const PackedCall* whole = nullptr, bool ends = true)
+      : comm_(comm),
+        call_(call),
+        stream_(stream),
+        counts_(ends),
+        args_(impl::CallOf(comm, call, path)) {
     if (whole != nullptr) {
       args_.operation = whole->operation();
       args_.call = *whole;
-      args_.signature = impl::NodesSignatureOf(*whole, CallRecord::kNobody, path);
+      // Parts may take different paths, and ranks that wait in different parts compare signatures.
+      args_.signature = impl::NodesSignatureOf(*whole, CallRecord::kNobody, NodesPath::kAuto);
     }
     element_bytes_ = DTypeBytes(call.type);
     row_bytes_ = call.count * element_bytes_;
@@ -133,7 +138,7 @@ class Driver {
     if (result_.ok()) Keep(impl::LaunchPieces(comm_, blocks, 1, stream_, launch));
   }
   void Lead(const LeaderStep& step, DType type, bool ends) {
-    args_.ends = ends ? 1 : 0;
+    args_.ends = ends && counts_ ? 1 : 0;
     InPieces(1, [&](const LaunchConfig& launch, uint32_t) {
       return backend::Launch(launch, stream_, impl::SelectGeneral<LeaderKernels>(type), args_,
                              step);
@@ -142,7 +147,7 @@ class Driver {
   void Turn(TurnStep step, bool ends = false) {
     step.consumed = used_;
     used_ = 0;
-    args_.ends = ends ? 1 : 0;
+    args_.ends = ends && counts_ ? 1 : 0;
     if (result_.ok()) Keep(impl::LaunchTurn(comm_, args_, step, stream_));
   }
   void Use(UseStep step, DType type, uint64_t bytes) {
@@ -324,6 +329,7 @@ class Driver {
   const NodesComm& comm_;
   const Call& call_;
   backend::Stream& stream_;
+  const bool counts_;
   NodesCall args_;
   Result result_;
   uint64_t element_bytes_ = 0;
@@ -712,10 +718,10 @@ Result RunOnNodes(const NodesComm& comm, const Call& call, backend::Stream& stre
 }
 
 Result RunPartOnNodes(const NodesComm& comm, const PackedCall& whole, const Call& call,
-                      backend::Stream& stream) {
+                      backend::Stream& stream, bool ends) {
   bool nothing = false;
   const NodesPath path = ChoosePath(comm, call);
-  Driver driver(comm, call, path, stream, &whole);
+  Driver driver(comm, call, path, stream, &whole, ends);
   Result result = CheckNodesCall(comm, call, &nothing);
   if (result.ok() && !nothing) result = driver.RunBy(path);
   // Ranks of this node have failed together. The other nodes wait for it.

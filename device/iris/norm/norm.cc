@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "iris/nodes/impl/launch.h"
 #include "iris/norm/call_record.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/variant.h"
@@ -13,6 +14,7 @@ namespace {
 
 using ccl::Operation;
 using ccl::impl::FindRow;
+using ccl::impl::Ranks;
 using impl::Invalid;
 using impl::kRows;
 using impl::VariantRow;
@@ -127,13 +129,13 @@ struct Buffers {
   Buffer in, residual, residual_out, weight, out, scale, scales;
 };
 
-Buffers BuffersOf(const ccl::Comm& comm, const Norm& call) {
+Buffers BuffersOf(const Ranks& ranks, const Norm& call) {
   const Problem& p = call.problem;
   const uint64_t each = DTypeBytes(p.in);
   const uint64_t residual_rows = !p.residual ? 0
                                  : p.operation == Operation::kAllReduceRmsNorm
                                      ? p.rows
-                                     : iris::ShareOf(p.rows, comm.team.size, comm.team.index).count;
+                                     : iris::ShareOf(p.rows, ranks.size(), ranks.index()).count;
   const auto rows_of = [&p](const void* first, uint64_t rows, uint64_t stride, uint64_t bytes) {
     return Buffer{first, rows, p.hidden * bytes, stride * bytes, bytes};
   };
@@ -170,35 +172,41 @@ bool Touch(const Buffer& x, const Buffer& y) {
   return at < x.row_bytes || at + y.row_bytes > stride;
 }
 
-Result CheckBuffers(const ccl::Comm& comm, const Norm& call, uint64_t* in_offset_bytes,
-                    uint64_t* residual_out_offset_bytes, uint64_t* out_offset_bytes) {
-  const Buffers all = BuffersOf(comm, call);
+// The offsets of buffers in the heap, or kNotInHeap.
+struct Offsets {
+  uint64_t in = 0;
+  uint64_t residual_out = 0;
+  uint64_t out = 0;
+};
+
+Result CheckBuffers(const Ranks& ranks, const Norm& call, Offsets* at) {
+  const Buffers all = BuffersOf(ranks, call);
   uint64_t unused = 0;
   const struct {
     const Buffer& buffer;
     uint64_t* offset_bytes;
     const char* missing;
     const char* misaligned;
-  } checks[] = {{all.in, in_offset_bytes, "in is null", "in is not aligned to its elements"},
-                {all.residual, &unused, "the residual is null",
-                 "the residual is not aligned to its elements"},
-                {all.residual_out, residual_out_offset_bytes,
-                 "residual_out is null: it may be the residual itself",
-                 "residual_out is not aligned to its elements"},
-                {all.weight, &unused, "the weight is null: without one, its type is kNone",
-                 "the weight is not aligned to its elements"},
-                {all.out, out_offset_bytes, "out is null", "out is not aligned to its elements"},
-                {all.scale, &unused, "the scale is null, which static scaling reads",
-                 "the scale is not aligned to 4 bytes"},
-                {all.scales, &unused, "the scales are null, which this scaling writes",
-                 "the scales are not aligned to 4 bytes"}};
+  } checks[] = {
+      {all.in, &at->in, "in is null", "in is not aligned to its elements"},
+      {all.residual, &unused, "the residual is null",
+       "the residual is not aligned to its elements"},
+      {all.residual_out, &at->residual_out, "residual_out is null: it may be the residual itself",
+       "residual_out is not aligned to its elements"},
+      {all.weight, &unused, "the weight is null: without one, its type is kNone",
+       "the weight is not aligned to its elements"},
+      {all.out, &at->out, "out is null", "out is not aligned to its elements"},
+      {all.scale, &unused, "the scale is null, which static scaling reads",
+       "the scale is not aligned to 4 bytes"},
+      {all.scales, &unused, "the scales are null, which this scaling writes",
+       "the scales are not aligned to 4 bytes"}};
   for (const auto& check : checks) {
     if (check.buffer.rows == 0) continue;
     if (check.buffer.first == nullptr) return Invalid(check.missing);
     if (reinterpret_cast<uint64_t>(check.buffer.first) % check.buffer.element_bytes != 0) {
       return Invalid(check.misaligned);
     }
-    const Result result = ccl::impl::CheckBuffer(comm, check.buffer.first, check.buffer.bytes(),
+    const Result result = ccl::impl::CheckBuffer(ranks, check.buffer.first, check.buffer.bytes(),
                                                  check.buffer.element_bytes, check.offset_bytes);
     if (!result.ok()) return result;
   }
@@ -225,6 +233,38 @@ Result CheckBuffers(const ccl::Comm& comm, const Norm& call, uint64_t* in_offset
     return Invalid("the scales overlap with what the operation reads");
   }
   return {};
+}
+
+// Checks the buffers of a call that has rows, and sets its strides.
+Result Complete(const Ranks& ranks, Norm* call, Offsets* at) {
+  const Problem& problem = call->problem;
+  // Otherwise a buffer that the problem does not mention would be ignored silently.
+  if (!problem.residual && (call->residual != nullptr || call->residual_out != nullptr)) {
+    return Invalid(
+        "a residual is given, and the call says that it has none: set `residual` of the shape "
+        "(`has_residual` in C), or give none");
+  }
+  if (problem.weight == DType::kNone && call->weight != nullptr) {
+    return Invalid(
+        "a weight is given without its type: set `weight` of the shape (`weight_dtype` in C), or "
+        "give none");
+  }
+  for (uint64_t* stride :
+       {&call->in_stride, &call->residual_stride, &call->residual_out_stride, &call->out_stride}) {
+    if (*stride == 0) *stride = problem.hidden;
+    if (*stride < problem.hidden || *stride > kMaxDimension) {
+      return Invalid("a stride is hidden to 2^31 - 1 columns, or 0: as hidden");
+    }
+  }
+  return CheckBuffers(ranks, *call, at);
+}
+
+const char* NeedsMapping(Variant variant) {
+#define IRIS_WHY(Name, number, text) \
+  if (variant == Variant::k##Name) return IRIS_NEEDS_MAPPING(text);
+  IRIS_NORM_VARIANTS(IRIS_WHY)
+#undef IRIS_WHY
+  return "there is no such variant";
 }
 
 }  // namespace
@@ -295,52 +335,9 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out) {
   return {StatusCode::kResourceExhausted, longest_why};
 }
 
-Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream) {
-  const Problem& problem = given.problem;
-  Plan plan;
-  if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
-  if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
-  if (problem.rows == 0) return {};
-  // Otherwise a buffer that the problem does not mention would be ignored silently.
-  if (!problem.residual && (given.residual != nullptr || given.residual_out != nullptr)) {
-    return Invalid(
-        "a residual is given, and the call says that it has none: set `residual` of the shape "
-        "(`has_residual` in C), or give none");
-  }
-  if (problem.weight == DType::kNone && given.weight != nullptr) {
-    return Invalid(
-        "a weight is given without its type: set `weight` of the shape (`weight_dtype` in C), or "
-        "give none");
-  }
-  Norm call = given;
-  for (uint64_t* stride :
-       {&call.in_stride, &call.residual_stride, &call.residual_out_stride, &call.out_stride}) {
-    if (*stride == 0) *stride = problem.hidden;
-    if (*stride < problem.hidden || *stride > kMaxDimension) {
-      return Invalid("a stride is hidden to 2^31 - 1 columns, or 0: as hidden");
-    }
-  }
-  uint64_t in_offset_bytes = 0;
-  uint64_t residual_out_offset_bytes = 0;
-  uint64_t out_offset_bytes = 0;
-  if (Result result =
-          CheckBuffers(comm, call, &in_offset_bytes, &residual_out_offset_bytes, &out_offset_bytes);
-      !result.ok()) {
-    return result;
-  }
-  // The addresses that other members read and write in kTwoShot. They do not know this member's
-  // strides: a buffer with gaps is announced as outside the heap, and goes through the stages.
-  const bool gives_sums = problem.operation == Operation::kAllReduceRmsNorm && problem.residual;
-  const auto reached = [&problem](uint64_t offset_bytes, uint64_t stride) {
-    return stride == problem.hidden || problem.rows == 1 ? offset_bytes : ccl::impl::kNotInHeap;
-  };
-  impl::Common common = ccl::impl::CommonOf(comm, Pack({problem, plan, comm.config.check_calls}),
-                                            plan.blocks, ccl::impl::BeginsEarly(comm, plan.blocks));
-  common.in_offset_bytes = reached(in_offset_bytes, call.in_stride);
-  common.out_offset_bytes = gives_sums
-                                ? reached(residual_out_offset_bytes, call.residual_out_stride)
-                                : reached(out_offset_bytes, call.out_stride);
-  impl::NormCall norm = {};
+impl::NormCall impl::ArgumentsOf(const Norm& call, const Plan& plan) {
+  const Problem& problem = call.problem;
+  NormCall norm = {};
   norm.in = static_cast<const uint8_t*>(call.in);
   if (problem.residual) {
     norm.residual = static_cast<const uint8_t*>(call.residual);
@@ -352,8 +349,6 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.out = static_cast<uint8_t*>(call.out);
   norm.scale = call.scale;
   norm.scales = call.scales;
-  norm.partners_offset_bytes =
-      comm.workspace_offset_bytes + ccl::impl::OffsetsOf(comm.team.size, comm.config).partner_bytes;
   norm.in_stride = call.in_stride;
   norm.residual_stride = call.residual_stride;
   norm.residual_out_stride = call.residual_out_stride;
@@ -362,12 +357,38 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
   norm.hidden = static_cast<uint32_t>(problem.hidden);
   norm.blocks = plan.blocks;
   norm.parts = plan.parts;
-  norm.part_columns = static_cast<uint32_t>(impl::PartColumns(problem.hidden, plan.parts));
+  norm.part_columns = static_cast<uint32_t>(PartColumns(problem.hidden, plan.parts));
   norm.epsilon = problem.epsilon;
   norm.weight_offset = problem.weight_offset;
   norm.out_type = problem.out;
   norm.weight_type = problem.weight;
   norm.scaling = problem.scaling;
+  return norm;
+}
+
+Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream) {
+  const Problem& problem = given.problem;
+  Plan plan;
+  if (Result result = Choose(comm, problem, &plan); !result.ok()) return result;
+  if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
+  if (problem.rows == 0) return {};
+  Norm call = given;
+  Offsets at;
+  if (Result result = Complete({comm}, &call, &at); !result.ok()) return result;
+  // The addresses that other members read and write in kTwoShot. They do not know this member's
+  // strides: a buffer with gaps is announced as outside the heap, and goes through the stages.
+  const bool gives_sums = problem.operation == Operation::kAllReduceRmsNorm && problem.residual;
+  const auto reached = [&problem](uint64_t offset_bytes, uint64_t stride) {
+    return stride == problem.hidden || problem.rows == 1 ? offset_bytes : ccl::impl::kNotInHeap;
+  };
+  impl::Common common = ccl::impl::CommonOf(comm, Pack({problem, plan, comm.config.check_calls}),
+                                            plan.blocks, ccl::impl::BeginsEarly(comm, plan.blocks));
+  common.in_offset_bytes = reached(at.in, call.in_stride);
+  common.out_offset_bytes = gives_sums ? reached(at.residual_out, call.residual_out_stride)
+                                       : reached(at.out, call.out_stride);
+  impl::NormCall norm = impl::ArgumentsOf(call, plan);
+  norm.partners_offset_bytes =
+      comm.workspace_offset_bytes + ccl::impl::OffsetsOf(comm.team.size, comm.config).partner_bytes;
   norm.lets_next_begin = comm.config.early;
   const VariantRow* const row = FindRow(kRows, plan.variant);
   // Blocks that wait for no other block need no reserved room on the device, unless the kernel
@@ -380,6 +401,26 @@ Result Launch(const ccl::Comm& comm, const Norm& given, backend::Stream& stream)
                              [&](const LaunchConfig& piece, const impl::Common& its) {
                                return row->launch(its, norm, problem.in, piece, stream);
                              });
+}
+
+Result ChooseOnNodes(const ccl::NodesComm& comm, const Problem& problem, Plan* out) {
+  if (Result result = CheckProblem(problem); !result.ok()) return result;
+  if (comm.size == 0) return Invalid("the NodesComm was not made by CreateNodesComm");
+  if (problem.variant != Variant::kAuto && problem.variant != Variant::kPair) {
+    return {StatusCode::kUnimplemented, NeedsMapping(problem.variant)};
+  }
+  return impl::PlanPair(comm, problem, out);
+}
+
+Result LaunchOnNodes(const ccl::NodesComm& comm, const Norm& given, backend::Stream& stream) {
+  Plan plan;
+  if (Result result = ChooseOnNodes(comm, given.problem, &plan); !result.ok()) return result;
+  if (Result result = ccl::impl::CheckNodesComm(comm); !result.ok()) return result;
+  if (given.problem.rows == 0) return {};
+  Norm call = given;
+  Offsets at;
+  if (Result result = Complete({comm.local, &comm}, &call, &at); !result.ok()) return result;
+  return impl::LaunchPair(comm, call, stream);
 }
 
 Result Prepare() { return ccl::impl::PrepareRows(kRows); }

@@ -33,6 +33,7 @@
 
 #include "iris/backend/select.h"
 #include "iris/dtype.h"
+#include "iris/nodes/nodes.h"
 #include "iris/norm_types.h"
 #include "iris/rounds/comm.h"
 #include "iris/types.h"
@@ -66,6 +67,13 @@ Result Choose(const ccl::Comm& comm, const Problem& problem, Plan* out);
 // Puts the operation on the stream. Errors are those of Choose; kInvalidArgument for the buffers;
 // kFailedPrecondition if an earlier operation of the Comm failed.
 Result Launch(const ccl::Comm& comm, const Norm& call, backend::Stream& stream);
+
+// The same for a team with ranks on several nodes, where kPair runs all calls: kUnimplemented if
+// the call names another variant, and for rows of more than 32 KiB. kResourceExhausted if a row of
+// each rank has no room in the workspace between nodes. CheckNodesError reports failures on the
+// device.
+Result ChooseOnNodes(const ccl::NodesComm& comm, const Problem& problem, Plan* out);
+Result LaunchOnNodes(const ccl::NodesComm& comm, const Norm& call, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device. Like ccl::CreateComm, it may wait for
 // running kernels, so all ranks call it before one of them starts an operation.

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
+#include "iris/nodes/nodes.h"
 #include "iris/norm/impl/row.h"
 #include "iris/norm/norm.h"
 #include "iris/rounds/comm.h"
@@ -40,6 +41,14 @@ struct VariantRow {
 };
 
 IRIS_VARIANT_ROWS(IRIS_NORM_VARIANTS);
+
+// kPair, the only variant for ranks on several nodes.
+Result PlanPair(const ccl::NodesComm& comm, const Problem& problem, Plan* plan);
+// `call` is checked, and has its strides and at least a row.
+Result LaunchPair(const ccl::NodesComm& comm, const Norm& call, backend::Stream& stream);
+
+// Returns the arguments of the kernels of a call that has its strides, without those of a Comm.
+NormCall ArgumentsOf(const Norm& call, const Plan& plan);
 
 // Returns true if the Comm supports kLines and kTwoLines.
 inline bool HasLines(const ccl::Comm& comm) {

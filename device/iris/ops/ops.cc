@@ -10,7 +10,6 @@
 #include "iris/ops/rules.h"
 #include "iris/ops/variant.h"
 #include "iris/rounds/launch.h"
-#include "iris/rounds/protocol.h"
 #include "iris/translate.h"
 
 namespace iris::ops {
@@ -97,34 +96,14 @@ Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& pla
   return common;
 }
 
-// Compares calls in a round, in one block. It announces that this member's buffers may be used, but
-// publishes no stores: the later kernels announce the data that members read from each other.
-template <uint32_t = 0>
-IRIS_KERNEL IRIS_KERNEL_BOUNDS(ccl::kMaxThreads, 1) void CompareCalls(IRIS_PARAM Common common) {
-  IRIS_SHARED(ccl::impl::SharedState, shared);
-  ccl::impl::Enter(common);
-  ccl::impl::Rounds rounds(common, &shared, backend::BlockIndex());
-  if (!rounds.broken() && rounds.Exchange(false)) rounds.Finish();
-  rounds.Conclude();
-}
-
-Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stream) {
-  common.ends = ends ? 1 : 0;
-  // If the operation continues, the next kernel waits for this one.
-  common.early = ends ? 0 : 1;
-  LaunchConfig config = {1, backend::Traits::kWarpThreads, 0};
-  config.early = early;
-  return backend::Launch(config, stream, &CompareCalls<>, common);
-}
-
 }  // namespace impl
 namespace {
 
 using ccl::Operation;
 using ccl::impl::FindRow;
+using ccl::impl::Ranks;
 using impl::Invalid;
 using impl::kRows;
-using impl::Ranks;
 using impl::VariantRow;
 
 bool IsFloat(DType type) {
@@ -186,12 +165,8 @@ bool RunsOnNodes(const Problem& problem) {
 
 // Says why a variant other than kPair does not run GEMMs of ranks on several nodes.
 const char* NeedsMapping(Variant variant) {
-#define IRIS_WHY(Name, number, text)                                                              \
-  if (variant == Variant::k##Name) {                                                              \
-    return "the variant " text                                                                    \
-           " needs ranks that map each other's memory, and the team has ranks on several nodes: " \
-           "use auto or pair, or the team that iris_team_local() gives";                          \
-  }
+#define IRIS_WHY(Name, number, text) \
+  if (variant == Variant::k##Name) return IRIS_NEEDS_MAPPING(text);
   IRIS_OPS_VARIANTS(IRIS_WHY)
 #undef IRIS_WHY
   return "there is no such variant";
@@ -249,11 +224,8 @@ Result CheckMatrix(const Ranks& ranks, const Matrix& matrix, const char* too_nar
   uint64_t offset_bytes = 0;
   const uint64_t bytes = matrix.bytes() == 0 ? matrix.element_bytes : matrix.bytes();
   const Result result =
-      ccl::impl::CheckBuffer(ranks.comm, matrix.first, bytes, matrix.element_bytes, &offset_bytes);
+      ccl::impl::CheckBuffer(ranks, matrix.first, bytes, matrix.element_bytes, &offset_bytes);
   if (!result.ok()) return result;
-  if (ranks.nodes != nullptr && ccl::impl::OverlapsWorkspace(*ranks.nodes, matrix.first, bytes)) {
-    return Invalid("a matrix overlaps the workspace");
-  }
   if (to_all && offset_bytes == ccl::impl::kNotInHeap) {
     return Invalid("D is not in the symmetric heap: all members write into it");
   }
@@ -322,9 +294,7 @@ Result Launch(const Ranks& ranks, const Matmul& call, backend::Stream& stream, L
   LaunchPlan plan;
   Result result = Choose(ranks, call, &plan);
   if (!result.ok()) return result;
-  result = ranks.nodes != nullptr ? ccl::impl::CheckNodesComm(*ranks.nodes)
-                                  : ccl::impl::CheckComm(ranks.comm);
-  if (!result.ok()) return result;
+  if (result = ccl::impl::CheckRanks(ranks); !result.ok()) return result;
   const Matrices all = MatricesOf(ranks, call);
   result = CheckMatrix(ranks, all.a, "lda is smaller than a row of A", false);
   if (result.ok()) result = CheckMatrix(ranks, all.b, "ldb is smaller than a row of B", false);
@@ -416,7 +386,7 @@ Result LaunchOnNodes(const ccl::NodesComm& comm, const Matmul& call, backend::St
 }
 
 Result Prepare() {
-  if (Result result = backend::PrepareKernel(&impl::CompareCalls<>); !result.ok()) return result;
+  if (Result result = ccl::impl::PrepareOpening(); !result.ok()) return result;
   return ccl::impl::PrepareRows(kRows);
 }
 

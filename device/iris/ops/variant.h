@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "iris/backend/select.h"
+#include "iris/nodes/impl/launch.h"
 #include "iris/nodes/nodes.h"
 #include "iris/ops/ops.h"
 #include "iris/rounds/comm.h"
@@ -16,15 +17,8 @@
 namespace iris::ops::impl {
 
 using ccl::impl::Invalid;
-
-// The ranks of a call: those of `comm`; or those of `nodes`, whose local Comm is `comm`.
-struct Ranks {
-  const ccl::Comm& comm;
-  const ccl::NodesComm* nodes = nullptr;
-
-  uint32_t size() const { return nodes != nullptr ? nodes->size : comm.team.size; }
-  uint32_t index() const { return nodes != nullptr ? nodes->index : comm.team.index; }
-};
+using ccl::impl::LaunchOpening;
+using ccl::impl::Ranks;
 
 struct VariantRow {
   Variant variant;
@@ -69,11 +63,6 @@ bool PartsAreAlignedAlike(const Problem& problem, uint32_t members, uint32_t mem
 
 // Returns the arguments of kernels that meet the other members: the team and the packed call.
 ccl::impl::Common CommonOf(const ccl::Comm& comm, const Matmul& call, const LaunchPlan& plan);
-
-// Launches the opening of an operation, by one block: the members meet and compare their calls. If
-// `ends`, the opening counts as an operation of its own. If `early`, it may begin before the
-// previous kernel ends; it waits for that end before it touches memory.
-Result LaunchOpening(ccl::impl::Common common, bool ends, bool early, backend::Stream& stream);
 
 // Launches the opening of a call whose copies to other ranks start even if the ranks do not meet.
 // In that case the opening first warns all others that buffers which they read for an earlier call

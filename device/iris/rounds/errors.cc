@@ -65,6 +65,10 @@ Result CheckError(const Comm& comm, ErrorInfo* info) {
       }
     }
   }
+  return impl::ErrorOf(code);
+}
+
+Result impl::ErrorOf(StatusCode code) {
   switch (code) {
     case StatusCode::kOk:
       return {};
@@ -73,7 +77,7 @@ Result CheckError(const Comm& comm, ErrorInfo* info) {
     case StatusCode::kAborted:
       return {StatusCode::kAborted, "the operation was aborted while it waited for a member"};
     case StatusCode::kInvalidArgument:
-      return impl::Invalid("the members of the team called differently");
+      return Invalid("the members of the team called differently");
     case StatusCode::kOutOfRange:
       return {StatusCode::kOutOfRange, "a token's choice is no expert that it may have"};
     case StatusCode::kFailedPrecondition:

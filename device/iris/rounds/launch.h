@@ -16,6 +16,9 @@ static_assert(kMaxBlocks < kChecksCalls);
 
 inline Result Invalid(const char* what) { return {StatusCode::kInvalidArgument, what}; }
 
+// Returns the error of an operation that failed on the device with this code; OK for kOk.
+Result ErrorOf(StatusCode code);
+
 // Returns the config with all fields set but the rules.
 Config Complete(Config config);
 
@@ -43,6 +46,13 @@ constexpr uint32_t TracedAs(Operation operation, uint32_t peer) {
   return (static_cast<uint32_t>(TraceOp::kCollective) + static_cast<uint32_t>(operation)) |
          peer << 16;
 }
+
+// Launches a round of the ranks in one block, which compares their calls and publishes no stores:
+// the opening of an operation, whose later kernels announce what other ranks read. If `ends`, it
+// counts as an operation of its own. If `early`, it may begin before the previous kernel ends; it
+// waits for that end before it touches memory.
+Result LaunchOpening(Common common, bool ends, bool early, backend::Stream& stream);
+Result PrepareOpening();  // loads its kernel
 
 // Records a launch for tests.
 inline void Note(const Comm& comm, const LaunchNote& note) {

@@ -20,6 +20,7 @@
 //   temps     [2][nodes][piece_bytes]: for the operations of the local Comm
 //   messages  [2][size][message_bytes]: inboxes of messages, by sender
 //   message_stages  [size][message_bytes]: sources of messages, by receiver
+//   scratch   [ScratchBytes]: rows of operations of which collectives between nodes are parts
 //
 // An arrival is signature << 32 | number of the round, from 1. Rounds of leaders and rounds of a
 // rail are counted apart, and all ranks count alike. Chunks of messages are counted for each sender
@@ -67,7 +68,7 @@ struct NodesCallSlot {
 // Offsets in a workspace, for a complete config.
 struct NodesOffsets {
   uint64_t state, notices, calls, callings, led, arrived, freed, came, taken, sent, received,
-      leaders, block, inboxes, stages, results, temps, messages, message_stages, total;
+      leaders, block, inboxes, stages, results, temps, messages, message_stages, scratch, total;
 };
 
 constexpr NodesOffsets NodesOffsetsOf(uint32_t size, uint32_t n_nodes, const NodesConfig& config) {
@@ -101,6 +102,7 @@ constexpr NodesOffsets NodesOffsetsOf(uint32_t size, uint32_t n_nodes, const Nod
   at.temps = place(2 * pieces);
   at.messages = place(2 * m * config.message_bytes);
   at.message_stages = place(m * config.message_bytes);
+  at.scratch = place(2 * pieces > (64 << 10) ? 2 * pieces : 64 << 10);
   at.total = end;
   return at;
 }

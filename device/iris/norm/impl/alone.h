@@ -412,7 +412,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(MaxAloneThreads(kKept),
   if (broken != 0 || !tells) return;
   // The last block counts: earlier blocks have begun by then, and have read the number of
   // operations.
-  if (block + 1 == call.blocks) {
+  if (common.ends != 0 && block + 1 == call.blocks) {
     backend::Store<Scope::kDevice, Order::kRelaxed>(&header->sequence, shared.sequence + 1);
   }
   if (iris::impl::kTraces && shared.start_ns != 0) {
