@@ -465,7 +465,8 @@ iris_code iris_moe_get_sizes(iris_context* context, uint32_t n_members, uint32_t
     IRIS_ABI_TRY(object.host().Usable());
     IRIS_ASSIGN_OR_RETURN(const auto read, ReadConfig(config));
     IRIS_ASSIGN_OR_RETURN(const auto table, object.state->Backend());
-    IRIS_ASSIGN_OR_RETURN(const auto sizes, Communicator::MoeSizes(*table, n_members, index, read));
+    IRIS_ASSIGN_OR_RETURN(const auto sizes,
+                          Communicator::MoeSizes(object.host(), *table, n_members, index, read));
     iris_moe_sizes told = {};
     moe::impl::ForSizesFields(told, sizes, iris::impl::ToC);
     return WriteStruct(told, "iris_moe_sizes", out);

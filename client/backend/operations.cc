@@ -269,6 +269,8 @@ BackendOperations MakeTable() {
   table.MoeSizesOf = moe::SizesOf;
   table.MoeDispatch = moe::LaunchDispatch;
   table.MoeCombine = moe::LaunchCombine;
+  table.MoeDispatchOnNodes = moe::LaunchDispatchOnNodes;
+  table.MoeCombineOnNodes = moe::LaunchCombineOnNodes;
   table.PrepareMoe = moe::Prepare;
   table.ChooseNorm = norm::Choose;
   table.LaunchNorm = norm::Launch;

@@ -103,13 +103,18 @@ struct BackendOperations {
   void (*DestroyResources)(ops::Resources* resources);
   Result (*CheckMatmul)(const ops::Problem& problem);
 
-  // MoE: moe::SizesOf, Dispatch, Combine and Prepare.
+  // MoE: moe::SizesOf, LaunchDispatch, LaunchCombine and Prepare; the functions of the names that
+  // end in OnNodes.
   Result (*MoeSizesOf)(uint32_t n_members, uint32_t index, const moe::Config& config,
-                       moe::Sizes* out);
+                       moe::Sizes* out, bool on_nodes);
   Result (*MoeDispatch)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
                         const moe::Dispatch& call, Stream& stream);
   Result (*MoeCombine)(const ccl::Comm& comm, const moe::Config& config, void* workspace,
                        const moe::Combine& call, Stream& stream);
+  Result (*MoeDispatchOnNodes)(const ccl::NodesComm& comm, const moe::Config& config,
+                               void* workspace, const moe::Dispatch& call, Stream& stream);
+  Result (*MoeCombineOnNodes)(const ccl::NodesComm& comm, const moe::Config& config,
+                              void* workspace, const moe::Combine& call, Stream& stream);
   Result (*PrepareMoe)();
 
   // Norms of sums: norm::Choose, Launch and Prepare; the functions of the names that end in

@@ -287,19 +287,6 @@ absl::Status Communicator::Prepare() {
   return status.ok() ? met : status;
 }
 
-absl::Status Communicator::OnOneNode() const {
-  if (!spans_nodes()) return absl::OkStatus();
-  std::vector<uint32_t> others;
-  std::copy_if(team_.ranks.begin(), team_.ranks.end(), std::back_inserter(others),
-               [this](uint32_t rank) { return !context_.Maps(rank); });
-  return absl::UnimplementedError(absl::StrCat(
-      "rank", others.size() == 1 ? " " : "s ",
-      absl::StrJoin(absl::MakeConstSpan(others).first(std::min<size_t>(others.size(), 16)), ", "),
-      others.size() > 16 ? ", ..." : "", others.size() == 1 ? " is" : " are",
-      " on another node, and this operation is for ranks of one node: use a communicator of the "
-      "team that iris_team_local() gives, and all_reduce or another collective of this one"));
-}
-
 absl::Status Communicator::Usable() const {
   if (destroyed_) return absl::FailedPreconditionError("this communicator was destroyed");
   if (group_.open()) {
@@ -307,11 +294,6 @@ absl::Status Communicator::Usable() const {
         "a group of this communicator is open, and takes send and recv alone: end it first");
   }
   return absl::OkStatus();
-}
-
-absl::Status Communicator::UsableOnOneNode() const {
-  const absl::Status status = Usable();
-  return status.ok() ? OnOneNode() : status;
 }
 
 absl::Status Communicator::Destroy() {
@@ -466,17 +448,19 @@ absl::Status Communicator::Matmul(const ops::Matmul& call, backend::Stream& stre
   return absl::OkStatus();
 }
 
-absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const backend::BackendOperations& backend,
+absl::StatusOr<moe::Sizes> Communicator::MoeSizes(const HostContext& context,
+                                                  const backend::BackendOperations& backend,
                                                   uint32_t n_members, uint32_t index,
                                                   const moe::Config& config) {
   moe::Sizes sizes;
-  const Result result = backend.MoeSizesOf(n_members, index, config, &sizes);
+  const Result result =
+      backend.MoeSizesOf(n_members, index, config, &sizes, context.n_mapped() != context.n_ranks());
   if (!result.ok()) return FromDevice(result, CallText("moe", config));
   return sizes;
 }
 
 absl::Status Communicator::PrepareMoe() {
-  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, "prepare moe");
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, "prepare moe");
   return FromDevice(backend_.PrepareMoe(), "prepare moe");
 }
 
@@ -486,11 +470,12 @@ absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config
   const TraceRecorder::Span span(context_.trace(), TraceHostCall::kLaunch, 0,
                                  static_cast<uint64_t>(what));
   const auto text = [&] { return CallText(ccl::OperationName(what), config); };
-  if (absl::Status status = UsableOnOneNode(); !status.ok()) return Annotate(status, text());
+  if (absl::Status status = Usable(); !status.ok()) return Annotate(status, text());
   absl::Status status = context_.CheckShared("the workspace", workspace, team_.ranks);
   if (!status.ok()) return Annotate(status, text());
   moe::Sizes sizes;
-  Result result = backend_.MoeSizesOf(comm_.team.size, comm_.team.index, config, &sizes);
+  Result result =
+      backend_.MoeSizesOf(team_.device.size, team_.device.index, config, &sizes, spans_nodes());
   if (!result.ok()) return FromDevice(result, text());
   // Other ranks write into the workspace: an unmapped address would end their processes.
   if (context_.Locate(workspace).ok() && !context_.IsMapped(workspace, sizes.workspace_bytes)) {
@@ -506,14 +491,18 @@ absl::Status Communicator::PutMoe(ccl::Operation what, const moe::Config& config
 
 absl::Status Communicator::MoeDispatch(const moe::Config& config, void* workspace,
                                        const moe::Dispatch& call, backend::Stream& stream) {
-  return PutMoe(ccl::Operation::kMoeDispatch, config, workspace, call.tokens, config.in,
-                [&] { return backend_.MoeDispatch(comm_, config, workspace, call, stream); });
+  return PutMoe(ccl::Operation::kMoeDispatch, config, workspace, call.tokens, config.in, [&] {
+    return spans_nodes() ? backend_.MoeDispatchOnNodes(nodes_, config, workspace, call, stream)
+                         : backend_.MoeDispatch(comm_, config, workspace, call, stream);
+  });
 }
 
 absl::Status Communicator::MoeCombine(const moe::Config& config, void* workspace,
                                       const moe::Combine& call, backend::Stream& stream) {
-  return PutMoe(ccl::Operation::kMoeCombine, config, workspace, call.tokens, call.out_type,
-                [&] { return backend_.MoeCombine(comm_, config, workspace, call, stream); });
+  return PutMoe(ccl::Operation::kMoeCombine, config, workspace, call.tokens, call.out_type, [&] {
+    return spans_nodes() ? backend_.MoeCombineOnNodes(nodes_, config, workspace, call, stream)
+                         : backend_.MoeCombine(comm_, config, workspace, call, stream);
+  });
 }
 
 absl::StatusOr<norm::Plan> Communicator::ChooseNorm(const norm::Problem& problem) const {
@@ -571,6 +560,9 @@ absl::Status Communicator::CheckNodes() const {
                     " called differently, as the errors there say");
   } else if (result.code == StatusCode::kInvalidArgument && info.has_calls) {
     absl::StrAppend(&text, CallsText(info.mine, context_.rank(), info.theirs, rank, team_.ranks));
+  } else if (result.code == StatusCode::kOutOfRange ||
+             result.code == StatusCode::kFailedPrecondition) {
+    absl::StrAppend(&text, MoeFailureText(info.detail, result.code, rank));
   } else {
     absl::StrAppend(&text, result.what);
     if (known) absl::StrAppend(&text, "; it was ", context_.MissingName(rank));

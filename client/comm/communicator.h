@@ -3,9 +3,9 @@
 // its process in a status.
 //
 // iris/collective/collective.h says what the operations do, and which memory they take. If the team
-// has ranks on several nodes, iris/nodes/nodes.h adds to that; MoE operations are then
-// kUnimplemented, and so are variants of GEMMs and norms other than kPair. One call at a time per
-// Communicator. Borrows the context and the backend's table.
+// has ranks on several nodes, iris/nodes/nodes.h adds to that; variants of GEMMs and norms other
+// than kPair are then kUnimplemented. One call at a time per Communicator. Borrows the context and
+// the backend's table.
 #pragma once
 
 #include <cstdint>
@@ -92,8 +92,10 @@ class Communicator {
   // Says how Matmul runs this call, whose matrices may be null: see ops::Choose.
   absl::StatusOr<ops::LaunchPlan> ChooseMatmul(const ops::Matmul& call) const;
 
-  // MoE operations; see iris/moe/moe.h. Errors of the arguments name the config.
-  static absl::StatusOr<moe::Sizes> MoeSizes(const backend::BackendOperations& backend,
+  // MoE operations; see iris/moe/moe.h. Errors of the arguments name the config. The sizes suffice
+  // for any team of n_members; if the job is on several nodes, also for one that is.
+  static absl::StatusOr<moe::Sizes> MoeSizes(const HostContext& context,
+                                             const backend::BackendOperations& backend,
                                              uint32_t n_members, uint32_t index,
                                              const moe::Config& config);
   absl::Status PrepareMoe();
@@ -141,10 +143,6 @@ class Communicator {
 
   // Returns true if the team has ranks on several nodes.
   bool spans_nodes() const { return !nodes_of_.empty(); }
-  // kUnimplemented, with what to use instead, if the team has ranks on several nodes.
-  absl::Status OnOneNode() const;
-  // Returns the first error of Usable() and OnOneNode().
-  absl::Status UsableOnOneNode() const;
   // Makes the part of the communicator between nodes, over comm_.
   absl::Status CreateNodes(uint64_t offset_bytes, const ccl::NodesConfig& config,
                            const std::string& name);

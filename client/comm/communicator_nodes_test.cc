@@ -24,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kWorkspace = 1 << 20;
+constexpr uint64_t kMoe = 11 << 20;
 constexpr uint64_t kIn = 12 << 20;
 constexpr uint64_t kOut = 14 << 20;
 
@@ -114,14 +115,50 @@ TEST_F(CommunicatorNodesTest, CollectivesAndMessages) {
   });
 }
 
-TEST_F(CommunicatorNodesTest, OtherOperationsSayWhatToUse) {
-  OnAllRanks([&](uint32_t, Communicator& comm, backend::Stream& stream) {
-    for (const absl::Status& status :
-         {comm.PrepareMoe(), comm.MoeDispatch({}, nullptr, {}, stream)}) {
-      EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-      EXPECT_THAT(status.message(),
-                  AllOf(HasSubstr("on another node"), HasSubstr("iris_team_local()")));
-    }
+TEST_F(CommunicatorNodesTest, MoeByPorts) {
+  moe::Config config;
+  config.n_experts = 6;
+  config.top_k = 2;
+  config.hidden = 20;
+  config.max_tokens = 3;
+  config.in = DType::kF32;
+  OnAllRanks([&](uint32_t r, Communicator& comm, backend::Stream& stream) {
+    const auto sizes = Communicator::MoeSizes(context(r), backend_, 4, r, config);
+    ASSERT_TRUE(sizes.ok()) << sizes.status();
+    moe::Sizes on_one_node;
+    ASSERT_TRUE(backend_.MoeSizesOf(4, r, config, &on_one_node, false).ok());
+    EXPECT_GT(sizes->workspace_bytes, on_one_node.workspace_bytes);
+    ASSERT_TRUE(comm.PrepareMoe().ok());
+    ASSERT_TRUE(context(r).teams().Barrier(context(r).world()).ok());
+    void* const workspace = At<uint8_t>(r, kMoe);
+    std::vector<float> rows(sizes->max_rows * config.hidden);
+    auto* const x = reinterpret_cast<float*>(In(r));
+    auto* const out = reinterpret_cast<float*>(Out(r));
+    for (uint32_t i = 0; i < 60; ++i) x[i] = static_cast<float>(100 * r + i);
+    std::vector<int32_t> ids = {0, 5, 3, 1, 4, 2};
+    moe::Dispatch there;
+    there.tokens = 3;
+    there.x = x;
+    there.ids = ids.data();
+    there.rows = rows.data();
+    ASSERT_TRUE(comm.MoeDispatch(config, workspace, there, stream).ok());
+    ASSERT_TRUE(
+        comm.MoeCombine(config, workspace, {3, rows.data(), DType::kF32, out, DType::kF32}, stream)
+            .ok());
+    const absl::Status status = comm.Synchronize(stream);
+    ASSERT_TRUE(status.ok()) << status;
+    for (uint32_t i = 0; i < 60; ++i) ASSERT_EQ(out[i], 2 * x[i]) << i;
+    // All ranks are told which one is wrong.
+    if (r == 3) ids[2] = 6;
+    ASSERT_TRUE(comm.MoeDispatch(config, workspace, there, stream).ok());
+    const absl::Status bad = comm.Synchronize(stream);
+    EXPECT_EQ(bad.code(), absl::StatusCode::kOutOfRange);
+    EXPECT_THAT(bad.message(), HasSubstr("moe_dispatch #2 of 4 ranks on 2 nodes: token 1 of rank 3 "
+                                         "chooses expert 6, which there is not"));
+    ASSERT_TRUE(comm.Reset().ok());
+    ids[2] = 3;
+    ASSERT_TRUE(comm.MoeDispatch(config, workspace, there, stream).ok());
+    EXPECT_TRUE(comm.Synchronize(stream).ok());
   });
 }
 

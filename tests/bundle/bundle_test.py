@@ -215,7 +215,8 @@ class Bundle(bundle_case.BundleCase):
                      "kill -9 of irisd under 2 ranks"):
             self.assertRegex(text, rf"(?m)^passed +{re.escape(line)}  ")
         nodes = os.geteuid() == 0 and os.path.exists("/usr/local/lib/iris/ucx")
-        for line in ("04_message_passing", "05_all_reduce", "10_digits_training") if nodes else ():
+        for line in ("04_message_passing", "05_all_reduce", "10_digits_training", "17_moe_layer",
+                     "18_gpt_step") if nodes else ():
             self.assertRegex(text, rf"(?m)^passed +{line} on 2, two nodes  ")
         self.assertRegex(text, r"(?m)^skipped +torch's memory on 2 +torch's pools are for GPUs")
         # What it runs with a GPU machine's torch and Triton:

@@ -30,7 +30,8 @@ DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
 MOE = os.path.abspath("examples/17_moe_layer")
 GPT = os.path.abspath("examples/18_gpt_step")
-GEMMS = [os.path.abspath("tests/integration/ops_test"), "--scenario"]
+GEMMS, NORMS, EXPERTS = ([os.path.abspath(f"tests/integration/{name}_test"), "--scenario"]
+                         for name in ("ops", "norm", "moe"))
 SILENCE = ["--network-silence", "1s"]
 FABRIC = ["--emu-fabric", "rack"]
 SUPERVISED = ["--supervise"]
@@ -111,13 +112,16 @@ class Nodes(unittest.TestCase):
                 self.assertEqual({each["used_bytes"] for each in self.ctl(node, "devices", "--format", "json")}, {0})
                 self.assertNotIn("level=error", node.irisd.log())
 
+    def check_layers(self, nodes):
+        for program in (MOE, GPT):
+            ends = cluster.finish(nodes.start(program, job=os.path.basename(program)))
+            for code, out in ends:
+                self.assertEqual(code, 0, out)
+            self.assertIn("result ok", ends[0][1])
+
     def test_operations_of_one_node_run_on_a_fabric(self):
         with cluster.Cluster(2, flags=FABRIC) as nodes:
-            for program in (MOE, GPT):
-                ends = cluster.finish(nodes.start(program, job=os.path.basename(program)))
-                for code, out in ends:
-                    self.assertEqual(code, 0, out)
-                self.assertIn("result ok", ends[0][1])
+            self.check_layers(nodes)
 
     def test_a_node_outside_the_fabric_is_reached_by_ports(self):
         with cluster.Cluster(3, flags=FABRIC) as nodes:
@@ -156,24 +160,51 @@ class Nodes(unittest.TestCase):
                 self.assertEqual(code, 0, out)
             self.assertIn("result ok", ends[0][1])
 
-    def test_gemms(self):
+    def check_operations(self, program, what, told, killed=()):
+        """The scenarios of a program. Rank 1 calls otherwise, of which `told` has the lines, for the ranks of its node
+        and for the others."""
         with cluster.Cluster(2, flags=SILENCE) as nodes:
-            self.check_ends(nodes.start(*GEMMS, "results"), "")
-            # Rank 1 calls another shape. After a reset the next call is right.
-            told = (r".*rank 1 called matmul_all_reduce\(m=36, .*rank 0 called matmul_all_reduce\(m=37, ",
-                    r"the ranks on the node of rank [01] .* called differently")
-            for rank, (code, out) in enumerate(cluster.finish(nodes.start(*GEMMS, "differs"))):
+            self.check_ends(nodes.start(*program, "results"), "")
+            for rank, (code, out) in enumerate(cluster.finish(nodes.start(*program, "differs"))):
                 self.assertEqual(code, 0, out)
-                self.assertRegex(out, "error INVALID_ARGUMENT: matmul_all_reduce #0 of 4 ranks on 2 nodes: " +
-                                 told[rank // 2])
-            processes = nodes.start(*GEMMS, "killed", "1")
+                for line in told[rank // 2]:
+                    self.assertRegex(out, line)
+            processes = nodes.start(*program, "killed", *killed)
             for process in processes:
                 self.assertEqual(process.stdout.readline(), "ready\n")
-            killed = processes.pop(3)
-            killed.kill()
+            rank_3 = processes.pop(3)
+            rank_3.kill()
             for code, out in cluster.finish(processes):
                 self.assertEqual(code, 0, out)
-                self.assertRegex(out, rf"error ABORTED: .*rank 3 \((pid {killed.pid}|on another node)\)")
+                self.assertRegex(out, rf"error ABORTED: {what}.*rank 3 \((pid {rank_3.pid}|on another node)\)")
+
+    ELSEWHERE = "the ranks on the node of rank [01] .* called differently"
+
+    def test_gemms(self):
+        error = "error INVALID_ARGUMENT: matmul_all_reduce #0 of 4 ranks on 2 nodes: "
+        self.check_operations(GEMMS, "", (
+            [error + r".*rank 1 called matmul_all_reduce\(m=36, .*rank 0 called matmul_all_reduce\(m=37, "],
+            [error + self.ELSEWHERE]), killed=["1"])
+
+    def test_norms(self):
+        error = "error INVALID_ARGUMENT: all_reduce_rms_norm #0 of 4 ranks on 2 nodes: "
+        self.check_operations(NORMS, "reduce_scatter_rms_norm_all_gather ", (
+            [error + r".*rank 1 called all_reduce_rms_norm\(rows=6, .*rank 0 called all_reduce_rms_norm\(rows=7, "],
+            [error + self.ELSEWHERE]), killed=["1"])
+
+    def test_moe(self):
+        of_all = [
+            "range OUT_OF_RANGE: moe_dispatch #0 of 4 ranks on 2 nodes: token 2 of rank 1 chooses expert 99, ",
+            "twice OUT_OF_RANGE: moe_dispatch #0 of 4 ranks on 2 nodes: token 2 of rank 1 chooses expert [0-9]+ twice",
+            "alone FAILED_PRECONDITION: moe_combine #0 of 4 ranks on 2 nodes: the workspace of rank 0 holds no "]
+        error = "operation INVALID_ARGUMENT: moe_[a-z]+ #0 of 4 ranks on 2 nodes: "
+        self.check_operations(EXPERTS, "moe_", (
+            [error + r".*rank 1 called moe_combine\(hidden=40, .*rank 0 called moe_dispatch\(hidden=40, ", *of_all],
+            [error + self.ELSEWHERE, *of_all]))
+
+    def test_layers_of_examples(self):
+        with cluster.Cluster(2) as nodes:
+            self.check_layers(nodes)
 
     def test_gemms_of_the_reference(self):
         if not os.path.exists("deploy/libiris.so.0") or importlib.util.find_spec("torch") is None:

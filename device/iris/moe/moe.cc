@@ -3,9 +3,12 @@
 
 #include <cstdint>
 
+#include "iris/collective/collective.h"
 #include "iris/moe/call_record.h"
 #include "iris/moe/impl/kernels.h"
 #include "iris/moe/impl/layout.h"
+#include "iris/nodes/impl/launch.h"
+#include "iris/nodes/nodes.h"
 #include "iris/rounds/launch.h"
 #include "iris/translate.h"
 
@@ -15,6 +18,7 @@ namespace {
 using ccl::Operation;
 using ccl::impl::Common;
 using ccl::impl::Invalid;
+using ccl::impl::Ranks;
 using impl::MoeCall;
 
 bool IsFloat(DType type) {
@@ -30,19 +34,21 @@ Config Complete(Config config) {
 }
 
 // Returns a tag that differs between teams, configs, and thus layouts.
-uint64_t TagOf(const DeviceTeam& team, const Config& config) {
+uint64_t TagOf(const Ranks& ranks, const Config& config) {
   uint64_t tag = 0xcbf29ce484222325ull;
   const auto mix = [&tag](uint64_t word) {
     tag = (tag ^ word) * 0x100000001b3ull;
     tag ^= tag >> 29;
   };
   for (const uint64_t word :
-       {uint64_t{team.size}, uint64_t{config.n_experts}, uint64_t{config.top_k},
+       {uint64_t{ranks.size()}, uint64_t{config.n_experts}, uint64_t{config.top_k},
         uint64_t{config.hidden}, uint64_t{config.max_tokens}, uint64_t{config.capacity},
         uint64_t(config.in), uint64_t(config.rows), uint64_t(config.partials)}) {
     mix(word);
   }
-  for (uint32_t m = 0; m < team.size; ++m) mix(team.members[m]);
+  for (uint32_t m = 0; m < ranks.size(); ++m) {
+    mix(ranks.nodes != nullptr ? ranks.nodes->ranks[m] : ranks.comm.team.members[m]);
+  }
   return tag | 1;
 }
 
@@ -68,7 +74,7 @@ struct Range {
 
 // Checks the buffers of a call. Null buffers are skipped.
 template <uint32_t N>
-Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* workspace,
+Result CheckRanges(const Ranks& ranks, const Range (&ranges)[N], const void* workspace,
                    uint64_t workspace_bytes) {
   for (uint32_t i = 0; i < N; ++i) {
     const Range& range = ranges[i];
@@ -78,7 +84,7 @@ Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* 
     }
     uint64_t offset_bytes = 0;
     const Result result =
-        ccl::impl::CheckBuffer(comm, range.p, range.bytes, range.element_bytes, &offset_bytes);
+        ccl::impl::CheckBuffer(ranks, range.p, range.bytes, range.element_bytes, &offset_bytes);
     if (!result.ok()) return result;
     if (ccl::impl::Overlap(range.p, range.bytes, workspace, workspace_bytes)) {
       return Invalid(range.wrong.in_workspace);
@@ -96,14 +102,15 @@ Result CheckRanges(const ccl::Comm& comm, const Range (&ranges)[N], const void* 
 
 // Makes the checks that both operations share, and fills in the arguments of their kernels except
 // for the buffers. `out` is the output's type, `travels` the type of rows between members.
-Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, uint32_t tokens,
+Result Begin(const Ranks& ranks, Operation operation, const Config& config, uint32_t tokens,
              const void* workspace, DType in, DType travels, DType out, MoeCall* call) {
-  if (comm.team.size == 0) return Invalid("the Comm was not made by CreateComm");
-  if (Result result = ccl::impl::CheckComm(comm); !result.ok()) return result;
+  const ccl::Comm& comm = ranks.comm;
+  if (ranks.size() == 0) return Invalid("the Comm was not made by CreateComm");
+  if (Result result = ccl::impl::CheckRanks(ranks); !result.ok()) return result;
   if (tokens > config.max_tokens) {
     return Invalid("there are more tokens than max_tokens of the config");
   }
-  const impl::Offsets at = impl::OffsetsOf(comm.team.size, config);
+  const impl::Offsets at = impl::OffsetsOf(ranks.size(), config, ranks.nodes != nullptr);
   if (workspace == nullptr) return Invalid("the workspace is null");
   if (reinterpret_cast<uint64_t>(workspace) % kWorkspaceAlignmentBytes != 0) {
     return Invalid("the workspace is not aligned to 256 bytes");
@@ -112,9 +119,12 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, u
     return Invalid("the workspace is not in the symmetric heap: other members write into it");
   }
   uint64_t offset_bytes = 0;
-  const Result result = ccl::impl::CheckBuffer(comm, workspace, at.total_bytes,
+  const Result result = ccl::impl::CheckBuffer(ranks, workspace, at.total_bytes,
                                                kWorkspaceAlignmentBytes, &offset_bytes);
   if (!result.ok()) return result;
+  if (ranks.nodes != nullptr && !ccl::impl::PortReads(*ranks.nodes, workspace, at.total_bytes)) {
+    return Invalid("the workspace is not in the part of the heap that other nodes reach");
+  }
 
   const uint32_t warps =
       (backend::Traits::kEmulated ? 64 : impl::kMaxThreads) / backend::Traits::kWarpThreads;
@@ -123,7 +133,8 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, u
   const uint64_t most = backend::Traits::kEmulated && comm.config.blocks == 0
                             ? ccl::impl::Min(4, comm.config.max_blocks)
                             : comm.config.max_blocks;
-  blocks = ccl::impl::Min(blocks, most);
+  // Between nodes only the round that compares calls has blocks that meet others.
+  blocks = ranks.nodes != nullptr ? 1 : ccl::impl::Min(blocks, most);
 
   CallRecord record;
   record.operation = operation;
@@ -137,7 +148,7 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, u
   call->common = ccl::impl::CommonOf(comm, Pack(record), record.blocks, false);
   call->workspace_offset_bytes = offset_bytes;
   call->at = at;
-  call->tag = TagOf(comm.team, config);
+  call->tag = TagOf(ranks, config);
   call->tokens = tokens;
   call->n_experts = config.n_experts;
   call->top_k = config.top_k;
@@ -148,20 +159,68 @@ Result Begin(const ccl::Comm& comm, Operation operation, const Config& config, u
   call->in = config.in;
   call->rows = config.rows;
   call->partials = config.partials;
+  if (operation == Operation::kMoeCombine) call->at.row_stride_bytes = at.back_stride_bytes;
+  if (ranks.nodes == nullptr) return {};
+  const ccl::NodesComm& nodes = *ranks.nodes;
+  call->nodes = nodes.report;
+  call->nodes_state_bytes = nodes.progress_offset_bytes;
+  call->common.size = nodes.size;
+  call->common.index = nodes.index;
+  for (uint32_t m = 0; m < nodes.size; ++m) {
+    call->common.members[m] =
+        nodes.nodes[m] != nodes.node
+            ? impl::kElsewhere
+            : static_cast<uint8_t>(nodes.ranks[m] - nodes.context.first_mapped);
+  }
   return {};
 }
 
-// Launches a kernel that meets other members.
-Result LaunchTeam(const ccl::Comm& comm, backend::Stream& stream, void (*kernel)(MoeCall),
-                  MoeCall* call) {
-  const uint32_t blocks = (call->common.call.words[0] >> 24) + 1;
-  return ccl::impl::InPieces(comm, {blocks, backend::Traits::kEmulated ? 64u : impl::kMaxThreads},
-                             1, Common(call->common), stream,
-                             [&](const LaunchConfig& piece, const Common& its) {
-                               call->common = its;
-                               return backend::Launch(piece, stream, kernel, *call);
-                             });
-}
+// The steps of operations between nodes.
+class OnNodes {
+ public:
+  OnNodes(const ccl::NodesComm& nodes, const MoeCall& call, backend::Stream& stream)
+      : nodes_(nodes), call_(call), stream_(stream) {}
+
+  // All ranks compare their calls, and exchange their messages.
+  Result Meet() {
+    Result result;
+    if (nodes_.local.team.size > 1) {
+      const Common opening = ccl::impl::CommonOf(nodes_.local, call_.common.call, 1, false);
+      result = ccl::impl::LaunchOpening(opening, true, false, stream_);
+    }
+    if (result.ok()) result = backend::Launch(kOneBlock, stream_, &impl::Tell<>, call_);
+    if (!result.ok()) return result;
+    uint8_t* const told = iris::AtOffset<uint8_t>(
+        nodes_.context, nodes_.context.rank, call_.workspace_offset_bytes + call_.at.told_bytes);
+    const uint64_t bytes = call_.at.told_stride_bytes;
+    result = ccl::RunPartOnNodes(
+        nodes_, call_.common.call,
+        {{Operation::kAllGather, bytes, DType::kU8}, told + nodes_.index * bytes, told}, stream_,
+        false);
+    const bool counts = call_.capacity != 0 && call_.common.operation == Operation::kMoeDispatch;
+    if (!result.ok() || !counts) return result;
+    return backend::Launch(kOneBlock, stream_, &impl::Taken<>, call_);
+  }
+
+  // What a kernel has stored for ranks of this node and of others is there.
+  Result Ship() {
+    Result result = ccl::Run(nodes_.local, {{Operation::kBarrier}}, stream_);
+    // The kernel tells other nodes of a failure.
+    if (!result.ok() && result.code != StatusCode::kFailedPrecondition) return result;
+    const ccl::impl::NodesCall args = ccl::impl::CallOf(nodes_, call_.common.call);
+    return ccl::impl::LaunchPieces(nodes_, 1, 1, stream_, [&](const LaunchConfig&, uint32_t) {
+      return backend::Launch(kOneBlock, stream_, &impl::Ship<>, args, call_);
+    });
+  }
+
+ private:
+  static constexpr LaunchConfig kOneBlock = {1, backend::Traits::kEmulated ? 64u : 256u, 0};
+
+  const ccl::NodesComm& nodes_;
+  const MoeCall& call_;
+  backend::Stream& stream_;
+};
+
 // Returns the launch of a kernel that waits for no member, with at most a block a unit of `work`.
 LaunchConfig Local(uint64_t work) {
   const uint64_t most = backend::Traits::kEmulated ? 4 : 2 * backend::MultiprocessorCount();
@@ -171,6 +230,28 @@ LaunchConfig Local(uint64_t work) {
 uint64_t WarpsOf(uint64_t work) {
   const uint32_t warps = Local(1).block / backend::Traits::kWarpThreads;
   return (work + warps - 1) / warps;
+}
+
+// Launches a kernel that sends `rows` rows to other members, and meets them.
+Result LaunchTeam(const Ranks& ranks, backend::Stream& stream, void (*kernel)(MoeCall),
+                  uint64_t rows, MoeCall* call) {
+  if (ranks.nodes != nullptr) {
+    OnNodes steps(*ranks.nodes, *call, stream);
+    Result result = steps.Meet();
+    if (result.ok()) result = backend::Launch(Local(WarpsOf(rows)), stream, kernel, *call);
+    if (result.ok()) result = steps.Ship();
+    // The NodesComm was usable when the launch began. Later failures are reported like any failure
+    // on the device.
+    return result.code == StatusCode::kFailedPrecondition ? Result{} : result;
+  }
+  const ccl::Comm& comm = ranks.comm;
+  const uint32_t blocks = (call->common.call.words[0] >> 24) + 1;
+  return ccl::impl::InPieces(comm, {blocks, backend::Traits::kEmulated ? 64u : impl::kMaxThreads},
+                             1, Common(call->common), stream,
+                             [&](const LaunchConfig& piece, const Common& its) {
+                               call->common = its;
+                               return backend::Launch(piece, stream, kernel, *call);
+                             });
 }
 
 }  // namespace
@@ -207,11 +288,12 @@ Result CheckConfig(uint32_t n_members, const Config& config) {
   return {};
 }
 
-Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out) {
+Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out,
+               bool on_nodes) {
   if (Result result = CheckConfig(n_members, config); !result.ok()) return result;
   if (index >= n_members) return Invalid("there is no such member");
   const Config all = Complete(config);
-  const impl::Offsets at = impl::OffsetsOf(n_members, all);
+  const impl::Offsets at = impl::OffsetsOf(n_members, all, on_nodes);
   const impl::Experts experts = impl::ExpertsOf(all.n_experts, n_members, index);
   const uint64_t each = all.top_k < experts.count ? all.top_k : experts.count;
   Sizes sizes;
@@ -228,14 +310,16 @@ Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* 
   return {};
 }
 
-Result LaunchDispatch(const ccl::Comm& comm, const Config& given, void* workspace,
-                      const Dispatch& call, backend::Stream& stream) {
+namespace {
+
+Result PutDispatch(const Ranks& ranks, const Config& given, void* workspace, const Dispatch& call,
+                   backend::Stream& stream) {
   Sizes sizes;
-  Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
+  Result result = SizesOf(ranks.size(), ranks.index(), given, &sizes, ranks.nodes != nullptr);
   if (!result.ok()) return result;
   const Config config = Complete(given);
   MoeCall moe;
-  result = Begin(comm, Operation::kMoeDispatch, config, call.tokens, workspace, config.in,
+  result = Begin(ranks, Operation::kMoeDispatch, config, call.tokens, workspace, config.in,
                  config.rows, config.partials, &moe);
   if (!result.ok()) return result;
   if (call.ids_type != DType::kI32 && call.ids_type != DType::kI64) {
@@ -277,7 +361,7 @@ Result LaunchDispatch(const ccl::Comm& comm, const Config& given, void* workspac
       {call.dropped, uint64_t{4} * sizes.local_experts, 4, true, IRIS_MOE_WRONG("dropped")},
       {call.sources, 4 * sizes.max_rows, 4, true, IRIS_MOE_WRONG("sources")},
   };
-  result = CheckRanges(comm, ranges, workspace, sizes.workspace_bytes);
+  result = CheckRanges(ranks, ranges, workspace, sizes.workspace_bytes);
   if (!result.ok()) return result;
   moe.ids_type = call.ids_type;
   moe.x = static_cast<const uint8_t*>(call.x);
@@ -293,25 +377,25 @@ Result LaunchDispatch(const ccl::Comm& comm, const Config& given, void* workspac
   moe.own_stay =
       config.rows == config.in && call.rows != nullptr && call.sources == nullptr ? 1 : 0;
   const uint64_t checks = call.tokens / impl::kLeastThreads + 1;
-  result = backend::Launch(Local(uint64_t{config.n_experts} + comm.team.size + checks), stream,
+  result = backend::Launch(Local(uint64_t{config.n_experts} + ranks.size() + checks), stream,
                            &impl::Route<>, moe);
-  if (result.ok()) result = LaunchTeam(comm, stream, &impl::Send<>, &moe);
+  if (result.ok()) result = LaunchTeam(ranks, stream, &impl::Send<>, call.tokens, &moe);
   if (result.ok()) result = backend::Launch(Local(1), stream, &impl::Place<>, moe);
   if (!result.ok()) return result;
-  return backend::Launch(Local(WarpsOf(uint64_t{comm.team.size} * config.max_tokens)), stream,
+  return backend::Launch(Local(WarpsOf(uint64_t{ranks.size()} * config.max_tokens)), stream,
                          &impl::Expand<>, moe);
 }
 
-Result LaunchCombine(const ccl::Comm& comm, const Config& given, void* workspace,
-                     const Combine& call, backend::Stream& stream) {
+Result PutCombine(const Ranks& ranks, const Config& given, void* workspace, const Combine& call,
+                  backend::Stream& stream) {
   Sizes sizes;
-  Result result = SizesOf(comm.team.size, comm.team.index, given, &sizes);
+  Result result = SizesOf(ranks.size(), ranks.index(), given, &sizes, ranks.nodes != nullptr);
   if (!result.ok()) return result;
   const Config config = Complete(given);
   if (!IsFloat(call.y_type)) return Invalid("y is of f32, f16 or bf16");
   if (!IsFloat(call.out_type)) return Invalid("out is of f32, f16 or bf16");
   MoeCall moe;
-  result = Begin(comm, Operation::kMoeCombine, config, call.tokens, workspace, call.y_type,
+  result = Begin(ranks, Operation::kMoeCombine, config, call.tokens, workspace, call.y_type,
                  config.partials, call.out_type, &moe);
   if (!result.ok()) return result;
   if (call.y == nullptr && sizes.max_rows != 0) return Invalid("y is null");
@@ -322,15 +406,35 @@ Result LaunchCombine(const ccl::Comm& comm, const Config& given, void* workspace
       {call.out, uint64_t{call.tokens} * config.hidden * DTypeBytes(call.out_type),
        DTypeBytes(call.out_type), true, IRIS_MOE_WRONG("out")},
   };
-  result = CheckRanges(comm, ranges, workspace, sizes.workspace_bytes);
+  result = CheckRanges(ranks, ranges, workspace, sizes.workspace_bytes);
   if (!result.ok()) return result;
   moe.y = static_cast<const uint8_t*>(call.y);
   moe.y_type = call.y_type;
   moe.out = static_cast<uint8_t*>(call.out);
   moe.out_type = call.out_type;
-  result = LaunchTeam(comm, stream, &impl::Return<>, &moe);
+  result =
+      LaunchTeam(ranks, stream, &impl::Return<>, uint64_t{ranks.size()} * config.max_tokens, &moe);
   if (!result.ok()) return result;
   return backend::Launch(Local(WarpsOf(config.max_tokens)), stream, &impl::Gather<>, moe);
+}
+
+}  // namespace
+
+Result LaunchDispatch(const ccl::Comm& comm, const Config& config, void* workspace,
+                      const Dispatch& call, backend::Stream& stream) {
+  return PutDispatch({comm}, config, workspace, call, stream);
+}
+Result LaunchCombine(const ccl::Comm& comm, const Config& config, void* workspace,
+                     const Combine& call, backend::Stream& stream) {
+  return PutCombine({comm}, config, workspace, call, stream);
+}
+Result LaunchDispatchOnNodes(const ccl::NodesComm& comm, const Config& config, void* workspace,
+                             const Dispatch& call, backend::Stream& stream) {
+  return PutDispatch({comm.local, &comm}, config, workspace, call, stream);
+}
+Result LaunchCombineOnNodes(const ccl::NodesComm& comm, const Config& config, void* workspace,
+                            const Combine& call, backend::Stream& stream) {
+  return PutCombine({comm.local, &comm}, config, workspace, call, stream);
 }
 
 Result Prepare() {
@@ -340,7 +444,10 @@ Result Prepare() {
   if (result.ok()) result = backend::PrepareKernel(&impl::Expand<>);
   if (result.ok()) result = backend::PrepareKernel(&impl::Return<>);
   if (result.ok()) result = backend::PrepareKernel(&impl::Gather<>);
-  return result;
+  if (result.ok()) result = backend::PrepareKernel(&impl::Tell<>);
+  if (result.ok()) result = backend::PrepareKernel(&impl::Taken<>);
+  if (result.ok()) result = backend::PrepareKernel(&impl::Ship<>);
+  return result.ok() ? ccl::impl::PrepareOpening() : result;
 }
 
 }  // namespace iris::moe

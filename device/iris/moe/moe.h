@@ -40,6 +40,7 @@
 #include "iris/backend/select.h"
 #include "iris/dtype.h"
 #include "iris/moe_types.h"
+#include "iris/nodes/nodes.h"
 #include "iris/rounds/comm.h"
 #include "iris/types.h"
 
@@ -52,8 +53,10 @@ inline constexpr uint64_t kWorkspaceAlignmentBytes = 256;
 // Checks a config for a team of n_members. kInvalidArgument, with the reason, if it is not valid.
 Result CheckConfig(uint32_t n_members, const Config& config);
 
-// Computes the sizes for a rank. kInvalidArgument as in CheckConfig, or if there is no such rank.
-Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out);
+// Computes the sizes for a rank. `on_nodes`: its team may have ranks on several nodes.
+// kInvalidArgument as in CheckConfig, or if there is no such rank.
+Result SizesOf(uint32_t n_members, uint32_t index, const Config& config, Sizes* out,
+               bool on_nodes = false);
 
 // Puts a dispatch on the stream. `workspace` has Sizes::workspace_bytes in this rank's heap, at the
 // same offset on all ranks, aligned to kWorkspaceAlignmentBytes. kInvalidArgument if the parameters
@@ -64,6 +67,14 @@ Result LaunchDispatch(const ccl::Comm& comm, const Config& config, void* workspa
 // otherwise CheckError returns kFailedPrecondition.
 Result LaunchCombine(const ccl::Comm& comm, const Config& config, void* workspace,
                      const Combine& call, backend::Stream& stream);
+
+// The same for a team with ranks on several nodes, with the workspace that SizesOf says for such.
+// Ranks of other nodes get rows, and results, through the ports. CheckNodesError reports failures
+// on the device; those of routing have NodesErrorInfo::detail.
+Result LaunchDispatchOnNodes(const ccl::NodesComm& comm, const Config& config, void* workspace,
+                             const Dispatch& call, backend::Stream& stream);
+Result LaunchCombineOnNodes(const ccl::NodesComm& comm, const Config& config, void* workspace,
+                            const Combine& call, backend::Stream& stream);
 
 // Loads all kernels of this library onto the current device. Like ccl::CreateComm, it may wait for
 // running kernels, so all ranks call it before one of them starts an operation.

@@ -85,6 +85,14 @@ NodesCall impl::CallOf(const NodesComm& comm, const Call& call, NodesPath path) 
   return args;
 }
 
+NodesCall impl::CallOf(const NodesComm& comm, const PackedCall& whole) {
+  NodesCall args = CallOf(comm, Call{{Operation::kBarrier}}, NodesPath::kAuto);
+  args.operation = whole.operation();
+  args.call = whole;
+  args.signature = NodesSignatureOf(whole, CallRecord::kNobody, NodesPath::kAuto);
+  return args;
+}
+
 bool impl::PortReads(const NodesComm& comm, const void* p, uint64_t bytes) {
   const uint64_t offset = OffsetBytes(comm.context, p);
   return offset < comm.heap_bytes && bytes <= comm.heap_bytes - offset;
@@ -250,7 +258,11 @@ Result CheckNodesError(const NodesComm& comm, NodesErrorInfo* info) {
     to.mine = comm.report->mine;
     to.theirs = comm.report->theirs;
   }
-  return impl::ErrorOf(static_cast<StatusCode>(word & 0x7f));
+  const StatusCode code = static_cast<StatusCode>(word & 0x7f);
+  if (impl::FoundByAll(word)) {
+    for (uint32_t k = 0; k < 2; ++k) to.detail.detail[k] = comm.local.report->mismatch[k];
+  }
+  return impl::ErrorOf(code);
 }
 
 Result PrepareNodesWorkspace(const NodesComm& comm, backend::Stream& stream) {

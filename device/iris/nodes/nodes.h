@@ -157,7 +157,7 @@ struct NodesErrorInfo {
   uint32_t member_index = kNoMember;
   uint32_t sequence = 0;  // of the failed operation among those of the NodesComm, from 0
   // The failure is one of the local Comm: `detail` has more, with indexes in the local team and the
-  // operation of the local Comm.
+  // operation of the local Comm. For kOutOfRange and kFailedPrecondition, it has ErrorInfo::detail.
   bool local = false;
   ErrorInfo detail;
   // The failure is between ranks of another node, which told this one.

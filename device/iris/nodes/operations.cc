@@ -54,13 +54,7 @@ class Driver {
         call_(call),
         stream_(stream),
         counts_(ends),
-        args_(impl::CallOf(comm, call, path)) {
-    if (whole != nullptr) {
-      args_.operation = whole->operation();
-      args_.call = *whole;
-      // Parts may take different paths, and ranks that wait in different parts compare signatures.
-      args_.signature = impl::NodesSignatureOf(*whole, CallRecord::kNobody, NodesPath::kAuto);
-    }
+        args_(whole != nullptr ? impl::CallOf(comm, *whole) : impl::CallOf(comm, call, path)) {
     element_bytes_ = DTypeBytes(call.type);
     row_bytes_ = call.count * element_bytes_;
     in_ = static_cast<const uint8_t*>(call.in);

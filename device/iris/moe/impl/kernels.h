@@ -11,6 +11,12 @@
 // Rows from a rank to itself do not go through its inbox, unless the caller asks for the place of
 // each row in the inbox: Expand takes them from x, and Gather from y.
 //
+// On several nodes, Send and Return only store: into the inboxes of this node's ranks, and into
+// memory from which the port puts what is for others. Before them, an all_gather exchanges a
+// message of each rank to all, which Tell prepares, and Taken reads the counts if there is a
+// capacity. After them come a barrier of the node's ranks, and Ship, which puts rows and awaits
+// those of others.
+//
 // Only Send and Return synchronize with other ranks. The other kernels begin when all blocks of the
 // kernel before have passed its last round, and do nothing if one block did not pass it.
 #pragma once
@@ -21,6 +27,8 @@
 #include "iris/impl/mutation.h"
 #include "iris/moe/impl/layout.h"
 #include "iris/moe/impl/rows.h"
+#include "iris/nodes/impl/kernels.h"
+#include "iris/nodes/impl/layout.h"
 #include "iris/rounds/protocol.h"
 
 namespace iris::moe::impl {
@@ -47,6 +55,14 @@ IRIS_DEVICE inline Told* ToldBy(const MoeCall& call, uint32_t to, uint32_t from)
 IRIS_DEVICE inline uint32_t* RowsOfExperts(Told* told) {
   return reinterpret_cast<uint32_t*>(told + 1);
 }
+IRIS_DEVICE inline uint32_t* RowsFor(const MoeCall& call, Told* told) {
+  return RowsOfExperts(told) + call.n_experts;
+}
+// Returns the number of rows from member `from` to this one.
+IRIS_DEVICE inline uint32_t RowsFrom(const MoeCall& call, uint32_t from) {
+  Told* const told = ToldBy(call, call.common.index, from);
+  return call.nodes == nullptr ? told->rows : RowsFor(call, told)[call.common.index];
+}
 IRIS_DEVICE inline uint32_t* OwnRowsOfExperts(const MoeCall& call) {
   return Mine<uint32_t>(call, call.at.own_bytes);
 }
@@ -63,6 +79,20 @@ IRIS_DEVICE inline uint8_t* RowAt(const MoeCall& call, uint32_t to, uint64_t slo
 }
 IRIS_DEVICE inline Entry* EntriesAt(const MoeCall& call, uint32_t to, uint64_t slot) {
   return At<Entry>(call, to, call.at.entries_bytes) + slot * call.top_k;
+}
+// Return where this member stores row `row` for `to`, and its entries.
+IRIS_DEVICE inline uint8_t* RowTo(const MoeCall& call, uint32_t to, uint32_t row) {
+  if (call.common.members[to] != kElsewhere) {
+    return RowAt(call, to, SlotOf(call, call.common.index, row));
+  }
+  return Mine<uint8_t>(
+      call, call.at.staged_rows_bytes + SlotOf(call, to, row) * call.at.row_stride_bytes);
+}
+IRIS_DEVICE inline Entry* EntriesTo(const MoeCall& call, uint32_t to, uint32_t row) {
+  if (call.common.members[to] != kElsewhere) {
+    return EntriesAt(call, to, SlotOf(call, call.common.index, row));
+  }
+  return Mine<Entry>(call, call.at.staged_entries_bytes) + SlotOf(call, to, row) * call.top_k;
 }
 // Returns the targets of a received row's choices at this member.
 IRIS_DEVICE inline int32_t* TargetsAt(const MoeCall& call, uint64_t slot) {
@@ -87,22 +117,42 @@ IRIS_DEVICE inline int64_t ChoiceOf(const MoeCall& call, uint32_t t, uint32_t j)
   return id;
 }
 
-// Returns true if an operation of the Comm has failed at this member.
+IRIS_DEVICE inline ccl::impl::NodesState* NodesStateOf(const MoeCall& call) {
+  return iris::AtOffset<ccl::impl::NodesState>(call.common.context, call.common.context.rank,
+                                               call.nodes_state_bytes);
+}
+// Returns true if an operation of the Comm, or of the NodesComm, has failed at this member.
 IRIS_DEVICE inline bool Failed(const MoeCall& call) {
+  if (call.nodes != nullptr &&
+      backend::Load<Scope::kDevice, Order::kRelaxed>(&NodesStateOf(call)->failed) != 0) {
+    return true;
+  }
   const ccl::impl::Header* const header = ccl::impl::HeaderAt(call.common, call.common.index);
   return backend::Load<Scope::kDevice, Order::kRelaxed>(&header->failed) != 0;
 }
 
-// Fails this operation and all later ones of the Comm at this member, with an error of iris::moe.
+// Fails this operation, which has been counted, and all later ones of the Comm or NodesComm at this
+// member, with an error of iris::moe.
 IRIS_COLD void FailHere(const MoeCall& call, StatusCode code, uint32_t member, uint64_t detail,
-                        uint64_t value, uint32_t sequence) {
+                        uint64_t value) {
   ccl::ErrorReport* const report = call.common.report;
-  if (backend::Load<Scope::kSystem, Order::kRelaxed>(&report->word) == 0) {
+  uint64_t* const word = call.nodes == nullptr ? &report->word : &call.nodes->word;
+  if (backend::Load<Scope::kSystem, Order::kRelaxed>(word) == 0) {
     backend::Store<Scope::kSystem, Order::kRelaxed>(&report->mismatch[0], detail);
     backend::Store<Scope::kSystem, Order::kRelaxed>(&report->mismatch[1], value);
   }
-  ccl::impl::RecordError(call.common, code, call.common.operation, member, sequence);
+  if (call.nodes != nullptr) {
+    ccl::impl::NodesState* const state = NodesStateOf(call);
+    (void)backend::CompareExchange<Scope::kSystem, Order::kAcqRel>(
+        word, uint64_t{0},
+        ccl::impl::PackNodesError(static_cast<uint64_t>(code), call.common.operation, member,
+                                  state->sequence - 1));
+    backend::Store<Scope::kDevice, Order::kRelaxed>(&state->failed, 1u);
+    return;
+  }
   ccl::impl::Header* const header = ccl::impl::HeaderAt(call.common, call.common.index);
+  const uint32_t finished = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
+  ccl::impl::RecordError(call.common, code, call.common.operation, member, finished - 1);
   backend::Store<Scope::kDevice, Order::kRelaxed>(&header->failed, 1u);
   for (uint32_t b = 0; b < call.sync_blocks; ++b) {
     auto* const state = iris::AtOffset<ccl::impl::BlockState>(
@@ -127,6 +177,7 @@ IRIS_DEVICE inline Warps WarpsOfGrid() {
 }
 // Divides the work of a kernel that meets other members, also if it is launched in pieces.
 IRIS_DEVICE inline Warps WarpsOfTeam(const MoeCall& call) {
+  if (call.nodes != nullptr) return WarpsOfGrid();
   return WarpsOf(ccl::impl::BlockOf(call.common), ccl::impl::GridOf(call.common));
 }
 
@@ -358,9 +409,10 @@ IRIS_DEVICE inline void QuantizeRow(const MoeCall& call, const uint8_t* from, co
 
 // Sends member `to` the token's choices. Called by a warp. With a capacity, choices over it are
 // sent like those of other members' experts. Returns false if no expert of `to` remains.
-IRIS_DEVICE inline bool TellEntries(const MoeCall& call, uint32_t t, uint32_t to, uint64_t slot) {
+IRIS_DEVICE inline bool TellEntries(const MoeCall& call, uint32_t t, uint32_t to, uint32_t row) {
   const Experts experts = ExpertsOf(call.n_experts, call.common.size, to);
   const uint32_t* const taken = Mine<uint32_t>(call, call.at.taken_bytes);
+  Entry* const entries = EntriesTo(call, to, row);
   bool any = false;
   for (uint32_t j = backend::LaneIndex(); j < call.top_k; j += backend::WarpSize()) {
     const uint64_t i = uint64_t{t} * call.top_k + j;
@@ -374,8 +426,7 @@ IRIS_DEVICE inline bool TellEntries(const MoeCall& call, uint32_t t, uint32_t to
         any = true;
       }
     }
-    backend::Store16<CacheHint::kDefault>(EntriesAt(call, to, slot) + j,
-                                          backend::BitCast<Bytes16>(entry));
+    backend::Store16<CacheHint::kDefault>(entries + j, backend::BitCast<Bytes16>(entry));
   }
   return backend::WarpAny(any);
 }
@@ -398,8 +449,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
       int32_t* const place = PlacesTo(call, to) + t;
       const int32_t row = *place;
       if (row < 0) continue;
-      const uint64_t slot = SlotOf(call, me, static_cast<uint32_t>(row));
-      if (!TellEntries(call, t, to, slot)) {
+      if (!TellEntries(call, t, to, static_cast<uint32_t>(row))) {
         // All lanes have read `*place`. That member returns nothing for this token.
         backend::WarpSync();
         if (backend::LaneIndex() == 0) *place = -1;
@@ -407,7 +457,7 @@ IRIS_DEVICE inline void SendToken(const MoeCall& call, uint32_t t) {
       }
       if (to == me && call.own_stay != 0) continue;
       any = true;
-      uint8_t* const there = RowAt(call, to, slot);
+      uint8_t* const there = RowTo(call, to, static_cast<uint32_t>(row));
       IRIS_UNROLL(8)
       for (uint32_t k = 0; k < kFan; ++k) {
         if (k == f) fan.to[k] = there;
@@ -471,6 +521,17 @@ IRIS_DEVICE inline void TellCounts(const MoeCall& call, uint32_t first, uint32_t
   }
 }
 
+// Sums the rows of earlier members for each expert. Called by a block.
+IRIS_DEVICE inline void CountTaken(const MoeCall& call) {
+  const uint32_t me = call.common.index;
+  uint32_t* const taken = Mine<uint32_t>(call, call.at.taken_bytes);
+  for (uint32_t e = backend::ThreadIndex(); e < call.n_experts; e += backend::BlockSize()) {
+    uint32_t rows = 0;
+    for (uint32_t m = 0; m < me; ++m) rows += RowsOfExperts(ToldBy(call, me, m))[e];
+    taken[e] = rows;
+  }
+}
+
 // Computes, with a capacity, the number of earlier members' rows for each expert, which must be
 // known before a row is sent. The first block of the call, which is in the first piece, sends this
 // member's counts; after another round it sums the others' for all blocks, which wait only for it.
@@ -482,12 +543,7 @@ IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
   const uint32_t me = call.common.index;
   uint32_t* const counted = &Mine<Head>(call, 0)->counted;
   if (counts) {
-    uint32_t* const taken = Mine<uint32_t>(call, call.at.taken_bytes);
-    for (uint32_t e = backend::ThreadIndex(); e < call.n_experts; e += backend::BlockSize()) {
-      uint32_t rows = 0;
-      for (uint32_t m = 0; m < me; ++m) rows += RowsOfExperts(ToldBy(call, me, m))[e];
-      taken[e] = rows;
-    }
+    CountTaken(call);
     iris::impl::SyncInsideBlock();
     if (backend::ThreadIndex() == 0) {
       backend::Store<Scope::kDevice, Order::kRelease>(counted, 1u);
@@ -503,18 +559,23 @@ IRIS_DEVICE inline bool LearnWhatIsTaken(const MoeCall& call, Rounds* rounds) {
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Send(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
-  Rounds rounds(call.common, &shared, ccl::impl::BlockOf(call.common));
-  if (!rounds.broken() && rounds.Exchange(false)) {
+  // On several nodes there are no rounds. The loop below exists once, because it is much code.
+  const bool meets = call.nodes == nullptr;
+  Rounds rounds(call.common, &shared, meets ? ccl::impl::BlockOf(call.common) : 0);
+  bool go = meets ? !rounds.broken() && rounds.Exchange(false) : !Failed(call);
+  if (go && meets) {
     if (call.capacity == 0) {
       TellCounts(call, ccl::impl::BlockOf(call.common), ccl::impl::GridOf(call.common));
+    } else {
+      go = LearnWhatIsTaken(call, &rounds);
     }
-    if (call.capacity == 0 || LearnWhatIsTaken(call, &rounds)) {
-      const Warps warps = WarpsOfTeam(call);
-      for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
-        SendToken(call, static_cast<uint32_t>(t));
-      }
-      rounds.MeetLast(true);
+  }
+  if (go) {
+    const Warps warps = WarpsOfTeam(call);
+    for (uint64_t t = warps.first; t < call.tokens; t += warps.step) {
+      SendToken(call, static_cast<uint32_t>(t));
     }
+    if (meets) rounds.MeetLast(true);
   }
   rounds.Conclude();
 }
@@ -575,11 +636,9 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Place(IRIS_PARAM MoeCall cal
   for (uint32_t m = 0; m < members; ++m) {
     const Told* const told = ToldBy(call, me, m);
     if (told->bad == BadId::kNone) continue;
-    const ccl::impl::Header* const header = ccl::impl::HeaderAt(call.common, me);
-    const uint32_t finished = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
     FailHere(call, StatusCode::kOutOfRange, m,
              static_cast<uint64_t>(told->bad_token) << 32 | static_cast<uint32_t>(told->bad),
-             static_cast<uint64_t>(told->bad_value), finished - 1);
+             static_cast<uint64_t>(told->bad_value));
     return;
   }
   Mine<Head>(call, 0)->tag = call.tag;
@@ -627,7 +686,7 @@ IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Expand(IRIS_PARAM MoeCall ca
   const uint64_t slots = uint64_t{members} * call.max_tokens;
   for (uint64_t slot = warps.first; slot < slots; slot += warps.step) {
     const uint32_t from = static_cast<uint32_t>(slot / call.max_tokens);
-    if (slot - uint64_t{from} * call.max_tokens >= ToldBy(call, me, from)->rows) continue;
+    if (slot - uint64_t{from} * call.max_tokens >= RowsFrom(call, from)) continue;
     int64_t to = -1;
     uint32_t token = 0;
     if (lane < call.top_k) {
@@ -753,51 +812,162 @@ IRIS_DEVICE inline Rows HowLoaded(const MoeCall& call) {
   return wide ? Rows::kWide : Rows::kNarrow;
 }
 
+// Returns how this member's Combine fits its Dispatch.
+IRIS_DEVICE inline Fit FitOf(const MoeCall& call) {
+  const Head* const head = Mine<Head>(call, 0);
+  return head->tag != call.tag         ? Fit::kNoDispatch
+         : head->tokens != call.tokens ? Fit::kOtherTokens
+                                       : Fit::kFits;
+}
+// Tells member `to` how this one's Combine fits.
+IRIS_DEVICE inline void TellFit(const MoeCall& call, uint32_t to, Fit fit) {
+  Told* const told = ToldBy(call, to, call.common.index);
+  backend::StorePlain(&told->fit, fit);
+  backend::StorePlain(&told->dispatched_tokens, Mine<Head>(call, 0)->tokens);
+  backend::StorePlain(&told->combined_tokens, call.tokens);
+}
+// Returns the first member whose Combine does not fit, or ~0u. All members find the same one.
+// Called by a full warp.
+IRIS_DEVICE inline uint32_t FirstThatFitsNot(const MoeCall& call) {
+  const uint32_t members = call.common.size;
+  for (uint32_t base = 0; base < members; base += backend::WarpSize()) {
+    const uint32_t m = base + backend::LaneIndex();
+    const uint64_t ballot =
+        backend::Ballot(m < members && ToldBy(call, call.common.index, m)->fit != Fit::kFits);
+    if (ballot == 0) continue;
+    uint32_t first = base;
+    while ((ballot >> (first - base) & 1) == 0) ++first;
+    return first;
+  }
+  return ~0u;
+}
+
+// Sends the sums of the local experts' rows to the members that sent these.
+IRIS_DEVICE inline void ReturnRows(const MoeCall& call) {
+  const uint32_t members = call.common.size;
+  const uint32_t me = call.common.index;
+  const Warps warps = WarpsOfTeam(call);
+  const Rows rows = HowLoaded(call);
+  // The sums of this member's own tokens do not travel: Gather computes them.
+  const uint64_t others = uint64_t{members - 1} * call.max_tokens;
+  for (uint64_t i = warps.first; i < others; i += warps.step) {
+    // Consecutive warps send to different members.
+    const uint32_t step = static_cast<uint32_t>(i % (members - 1)) + 1;
+    const uint32_t to = me + step < members ? me + step : me + step - members;
+    const uint32_t row = static_cast<uint32_t>(i / (members - 1));
+    if (row >= RowsFrom(call, to)) continue;
+    const Terms terms = TermsOf(call, SlotOf(call, to, row));
+    if (terms.count == 0) continue;
+    uint8_t* const there = RowTo(call, to, row);
+    if (rows == Rows::kNarrow) {
+      ReturnRow<Rows::kNarrow>(call, terms, there);
+    } else if (rows == Rows::kWide) {
+      ReturnRow<Rows::kWide>(call, terms, there);
+    } else {
+      ReturnRow<Rows::kAny>(call, terms, there);
+    }
+  }
+}
+
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Return(IRIS_PARAM MoeCall call) {
   IRIS_SHARED(ccl::impl::SharedState, shared);
-  Rounds rounds(call.common, &shared, ccl::impl::BlockOf(call.common));
+  const bool meets = call.nodes == nullptr;  // see Send
+  Rounds rounds(call.common, &shared, meets ? ccl::impl::BlockOf(call.common) : 0);
+  bool fits = false;
+  const bool go = meets ? !rounds.broken() && rounds.Exchange(false) : !Failed(call);
+  if (go && meets) {
+    // All blocks get the same result, because no kernel changes the head at this time.
+    const Fit fit = FitOf(call);
+    // All members receive the result, so that all fail in the same way.
+    for (uint32_t to = ccl::impl::BlockOf(call.common); to < call.common.size;
+         to += ccl::impl::GridOf(call.common)) {
+      if (backend::ThreadIndex() == 0) TellFit(call, to, fit);
+    }
+    fits = fit == Fit::kFits;
+  } else if (go) {
+    fits = FirstThatFitsNot(call) == ~0u;
+  }
+  if (fits) ReturnRows(call);
+  if (go && meets) rounds.MeetLast(true);
+  rounds.Conclude();
+}
+
+// Prepares this member's message to all others, in one block, for an operation between nodes.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Tell(IRIS_PARAM MoeCall call) {
+  if (Failed(call)) return;
   const uint32_t members = call.common.size;
   const uint32_t me = call.common.index;
-  if (!rounds.broken() && rounds.Exchange(false)) {
-    // All blocks get the same result, because no kernel changes the head at this time.
-    const Head* const head = Mine<Head>(call, 0);
-    const Fit fit = head->tag != call.tag         ? Fit::kNoDispatch
-                    : head->tokens != call.tokens ? Fit::kOtherTokens
-                                                  : Fit::kFits;
-    // All members receive the result, so that all fail in the same way.
-    for (uint32_t to = ccl::impl::BlockOf(call.common); to < members;
-         to += ccl::impl::GridOf(call.common)) {
-      if (backend::ThreadIndex() != 0) continue;
-      Told* const told = ToldBy(call, to, me);
-      backend::StorePlain(&told->fit, fit);
-      backend::StorePlain(&told->dispatched_tokens, head->tokens);
-      backend::StorePlain(&told->combined_tokens, call.tokens);
-    }
-    const Warps warps = WarpsOfTeam(call);
-    const Rows rows = HowLoaded(call);
-    // The sums of this member's own tokens do not travel: Gather computes them.
-    const uint64_t others = uint64_t{members - 1} * call.max_tokens;
-    for (uint64_t i = warps.first; fit == Fit::kFits && i < others; i += warps.step) {
-      // Consecutive warps send to different members.
-      const uint32_t step = static_cast<uint32_t>(i % (members - 1)) + 1;
-      const uint32_t to = me + step < members ? me + step : me + step - members;
-      const uint32_t row = static_cast<uint32_t>(i / (members - 1));
-      if (row >= ToldBy(call, me, to)->rows) continue;
-      const Terms terms = TermsOf(call, SlotOf(call, to, row));
-      if (terms.count == 0) continue;
-      uint8_t* const there = RowAt(call, to, SlotOf(call, me, row));
-      if (rows == Rows::kNarrow) {
-        ReturnRow<Rows::kNarrow>(call, terms, there);
-      } else if (rows == Rows::kWide) {
-        ReturnRow<Rows::kWide>(call, terms, there);
-      } else {
-        ReturnRow<Rows::kAny>(call, terms, there);
-      }
-    }
-    rounds.MeetLast(true);
+  Told* const told = ToldBy(call, me, me);
+  // The others put nothing before they have this message.
+  for (uint32_t m = backend::ThreadIndex(); m < members; m += backend::BlockSize()) {
+    backend::StorePlain(Mine<uint64_t>(call, call.at.arrived_bytes) + m, uint64_t{0});
   }
-  rounds.Conclude();
+  if (call.common.operation == Operation::kMoeCombine) {
+    if (backend::ThreadIndex() == 0) TellFit(call, me, FitOf(call));
+    return;
+  }
+  for (uint32_t m = backend::ThreadIndex(); m < members; m += backend::BlockSize()) {
+    backend::StorePlain(RowsFor(call, told) + m, Mine<uint32_t>(call, call.at.sent_bytes)[m]);
+  }
+  TellCounts(call, me, members);
+}
+
+// Reads the counts of all members for a capacity, in one block.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Taken(IRIS_PARAM MoeCall call) {
+  if (!Failed(call)) CountTaken(call);
+}
+
+// Puts the rows for ranks on other nodes, and awaits those from them, in one block. The operation's
+// last kernel that meets others.
+template <uint32_t = 0>
+IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Ship(IRIS_PARAM ccl::impl::NodesCall nodes,
+                                                         IRIS_PARAM MoeCall call) {
+  IRIS_SHARED(uint32_t, stopped);
+  const uint32_t me = call.common.index;
+  const bool back = call.common.operation == Operation::kMoeCombine;
+  const uint32_t* const firsts = ccl::impl::FirstsOf(nodes);
+  ccl::impl::Going going(&stopped);
+  bool go = ccl::impl::MayGoOn(nodes, going);
+  const bool moves = go && (!back || FirstThatFitsNot(call) == ~0u);
+  const uint64_t begin = call.workspace_offset_bytes;
+  uint64_t* const arrived = Mine<uint64_t>(call, call.at.arrived_bytes);
+  // Calls each(member, its rank) for the ranks of other nodes.
+  const auto for_others = [&](auto each) {
+    for (uint32_t e = backend::ThreadIndex(); moves && e < nodes.size; e += backend::BlockSize()) {
+      if (e >= firsts[nodes.node] && e < firsts[nodes.node + 1]) continue;
+      each(ccl::impl::PlacesOf(nodes)[e], ccl::impl::RanksOf(nodes)[e]);
+    }
+  };
+  for_others([&](uint32_t m, uint32_t rank) {
+    const uint64_t n = back ? RowsFrom(call, m) : Mine<uint32_t>(call, call.at.sent_bytes)[m];
+    const auto put = [&](uint64_t to, uint64_t from, uint64_t each_bytes) {
+      if (n == 0) return true;
+      return ccl::impl::PutTo(nodes, rank, m, begin + to + SlotOf(call, me, 0) * each_bytes,
+                              begin + from + SlotOf(call, m, 0) * each_bytes, n * each_bytes,
+                              kNoPortSignal, 0);
+    };
+    const bool all = (back || put(call.at.entries_bytes, call.at.staged_entries_bytes,
+                                  uint64_t{sizeof(Entry)} * call.top_k)) &&
+                     put(call.at.rows_bytes, call.at.staged_rows_bytes, call.at.row_stride_bytes) &&
+                     ccl::impl::PutTo(nodes, rank, m, 0, 0, 0,
+                                      begin + call.at.arrived_bytes + me * sizeof(uint64_t), 1);
+    if (!all) going.Stop();
+  });
+  for_others([&](uint32_t m, uint32_t rank) {
+    if (!ccl::impl::AwaitRank(nodes, nodes.context.rank, rank, m, arrived + m,
+                              [](uint64_t value) { return value != 0; })) {
+      going.Stop();
+    }
+  });
+  go = going.Sync() && go;
+  if (backend::ThreadIndex() != 0) return;
+  // Later kernels overwrite the sources.
+  if (go) go = ccl::impl::AwaitRead(nodes, ccl::impl::PostedRequests(nodes));
+  ++ccl::impl::StateOf(nodes)->sequence;
+  if (!go) ccl::impl::ConcludeFailure(nodes, nodes.context.rank);
 }
 
 // Sums the partial sums of token t in the order of the members. Called by a warp.
@@ -858,24 +1028,14 @@ IRIS_DEVICE inline void GatherToken(const MoeCall& call, uint64_t t) {
 template <uint32_t = 0>
 IRIS_KERNEL IRIS_KERNEL_BOUNDS(kMaxThreads, 1) void Gather(IRIS_PARAM MoeCall call) {
   if (Failed(call)) return;
-  const uint32_t members = call.common.size;
-  const uint32_t me = call.common.index;
-  // Finds the first member whose Combine belongs to no Dispatch. All members find the same one.
-  for (uint32_t base = 0; base < members; base += backend::WarpSize()) {
-    const uint32_t m = base + backend::LaneIndex();
-    const uint64_t ballot = backend::Ballot(m < members && ToldBy(call, me, m)->fit != Fit::kFits);
-    if (ballot == 0) continue;
+  if (const uint32_t first = FirstThatFitsNot(call); first != ~0u) {
     // Every block comes here, and one reports.
     if (backend::BlockIndex() != 0 || backend::ThreadIndex() != 0) return;
-    uint32_t first = base;
-    while ((ballot >> (first - base) & 1) == 0) ++first;
-    const Told* const told = ToldBy(call, me, first);
-    const ccl::impl::Header* const header = ccl::impl::HeaderAt(call.common, me);
-    const uint32_t finished = backend::Load<Scope::kDevice, Order::kRelaxed>(&header->sequence);
+    const Told* const told = ToldBy(call, call.common.index, first);
     FailHere(call, StatusCode::kFailedPrecondition, first,
              static_cast<uint64_t>(told->combined_tokens) << 32 |
                  static_cast<uint32_t>(told->fit == Fit::kOtherTokens),
-             told->dispatched_tokens, finished - 1);
+             told->dispatched_tokens);
     return;
   }
   const Rows rows = HowLoaded(call);

@@ -17,6 +17,11 @@
 //   rows      [members][max_tokens][row_stride]: the rows received from each rank; in Combine the
 //             sums that each rank sent back
 //
+// If ranks are on several nodes, these follow:
+//
+//   arrived   [members]: 1 once all rows from that rank have come; of ranks on other nodes
+//   staged_entries, staged_rows   as `entries` and `rows`, by receiver: sources of puts
+//
 // Other ranks write `told`, `entries` and `rows` only after the first round of an operation: then
 // all ranks have reached the operation, so that none still reads the old values. The kernels after
 // the last round read the new values.
@@ -26,6 +31,8 @@
 
 #include "iris/backend/select.h"
 #include "iris/moe/moe.h"
+#include "iris/nodes/impl/layout.h"
+#include "iris/nodes/nodes.h"
 #include "iris/rounds/layout.h"
 
 namespace iris::moe::impl {
@@ -46,9 +53,10 @@ struct Head {
 };
 static_assert(sizeof(Head) == 64);
 
-// Followed by uint32_t rows_of_expert[n_experts].
+// Followed by uint32_t rows_of_expert[n_experts]. Between nodes, it is the same for all members,
+// and uint32_t rows_for[members] follows.
 struct Told {
-  uint32_t rows;  // rows for this member
+  uint32_t rows;  // rows for this member; of a team on one node
   BadId bad;
   uint32_t bad_token;
   // Set in Combine.
@@ -84,8 +92,12 @@ struct Offsets {
   uint64_t entries_bytes;
   uint64_t targets_bytes;
   uint64_t rows_bytes;
-  uint64_t row_stride_bytes;
+  uint64_t row_stride_bytes;   // in Dispatch
+  uint64_t back_stride_bytes;  // in Combine
   uint64_t scales_at_bytes;
+  uint64_t arrived_bytes;
+  uint64_t staged_entries_bytes;
+  uint64_t staged_rows_bytes;
   uint64_t total_bytes;
 };
 
@@ -95,13 +107,14 @@ constexpr uint64_t ScaleColumnsOf(const Config& config) {
              : 0;
 }
 
-// Computes the layout for a config whose types are all set.
-constexpr Offsets OffsetsOf(uint32_t members, const Config& config) {
+// Computes the layout for a config whose types are all set. `on_nodes`: ranks may be on several.
+constexpr Offsets OffsetsOf(uint32_t members, const Config& config, bool on_nodes) {
   using ccl::impl::RoundUp;
   constexpr uint64_t kAlign = kWorkspaceAlignmentBytes;
   Offsets at = {};
   at.told_bytes = kAlign;
-  at.told_stride_bytes = RoundUp(sizeof(Told) + uint64_t{4} * config.n_experts, kAlign);
+  const uint64_t numbers = uint64_t{config.n_experts} + (on_nodes ? members : 0);
+  at.told_stride_bytes = RoundUp(sizeof(Told) + 4 * numbers, kAlign);
   at.own_bytes = at.told_bytes + members * at.told_stride_bytes;
   at.sent_bytes = at.own_bytes + at.told_stride_bytes;
   at.checks_bytes = at.sent_bytes + RoundUp(uint64_t{4} * members, kAlign);
@@ -120,16 +133,28 @@ constexpr Offsets OffsetsOf(uint32_t members, const Config& config) {
   at.targets_bytes = at.entries_bytes + RoundUp(sizeof(Entry) * slots * config.top_k, kAlign);
   at.rows_bytes = at.targets_bytes + RoundUp(4 * slots * config.top_k, kAlign);
   at.scales_at_bytes = RoundUp(config.hidden * DTypeBytes(config.rows), 16);
-  const uint64_t there = at.scales_at_bytes + RoundUp(4 * ScaleColumnsOf(config), 16);
-  const uint64_t back = RoundUp(config.hidden * DTypeBytes(config.partials), 16);
-  at.row_stride_bytes = there > back ? there : back;
-  at.total_bytes = at.rows_bytes + RoundUp(slots * at.row_stride_bytes, kAlign);
+  at.row_stride_bytes = at.scales_at_bytes + RoundUp(4 * ScaleColumnsOf(config), 16);
+  at.back_stride_bytes = RoundUp(config.hidden * DTypeBytes(config.partials), 16);
+  const uint64_t rows =
+      RoundUp(slots * (at.row_stride_bytes > at.back_stride_bytes ? at.row_stride_bytes
+                                                                  : at.back_stride_bytes),
+              kAlign);
+  at.arrived_bytes = at.rows_bytes + rows;
+  at.staged_entries_bytes = at.arrived_bytes + RoundUp(uint64_t{8} * members, kAlign);
+  at.staged_rows_bytes = at.staged_entries_bytes + (at.targets_bytes - at.entries_bytes);
+  at.total_bytes = on_nodes ? at.staged_rows_bytes + rows : at.arrived_bytes;
   return at;
 }
 
+// In Common::members: the member is on another node.
+inline constexpr uint8_t kElsewhere = 0xff;
+
 // The arguments of all kernels.
 struct MoeCall {
+  // Between nodes, of the whole team; it is for no kernel that meets other members.
   Common common;
+  ccl::NodesReport* nodes;          // null: all members are on one node
+  uint64_t nodes_state_bytes;       // offset of NodesState in the heap
   uint64_t workspace_offset_bytes;  // in every heap
   Offsets at;
   uint64_t tag;  // of the config
@@ -161,7 +186,8 @@ struct MoeCall {
   DType y_type;
   DType out_type;
 };
-static_assert(sizeof(MoeCall) <= 4000, "a launch takes 4 KiB of arguments");
+static_assert(sizeof(MoeCall) + sizeof(ccl::impl::NodesCall) <= 4000,
+              "a launch takes 4 KiB of arguments");
 
 // The experts of a member: the first (n_experts mod members) have one more.
 struct Experts {

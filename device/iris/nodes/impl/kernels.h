@@ -92,6 +92,7 @@ IRIS_COLD void TellNodes(const NodesCall& call) {
   if (state->told != 0 || !HasPeers(call)) return;
   state->told = 1;
   const uint64_t word = backend::Load<Scope::kSystem, Order::kAcquire>(&call.report->word);
+  if (FoundByAll(word)) return;
   state->call = call.call;
   for (uint32_t b = 0; b < call.n_nodes; ++b) {
     if (b == call.node) continue;
@@ -240,21 +241,31 @@ IRIS_DEVICE inline bool AwaitArrival(const NodesCall& call, uint32_t reader, uin
   return false;
 }
 
-// Puts a piece, or a signal alone, and does not wait until the source has been read. Waits for room
-// in the ring end like other waits, and then the piece is missed by node b.
+// Puts bytes, or a signal alone, to a rank of another node, and does not wait until the source has
+// been read. Offsets are in heaps; kNoPortSignal: there is no signal. Waits for room in the ring
+// end like other waits, and then the rank misses what was put.
+IRIS_DEVICE inline bool PutTo(const NodesCall& call, uint32_t rank, uint32_t member,
+                              uint64_t dst_offset_bytes, uint64_t src_offset_bytes, uint64_t bytes,
+                              uint64_t word_offset_bytes, uint64_t value) {
+  const DeviceContext& ctx = call.context;
+  (void)iris::impl::CallPort(ctx.port, iris::impl::PortState(ctx), ctx.timeout_ns, ctx.abort_word,
+                             iris::impl::PortUntil::kPosted,
+                             iris::impl::PortHead(PortOp::kPut, PortSpace::kHeap, SignalOp::kSet),
+                             rank, bytes == 0 ? 0 : dst_offset_bytes, src_offset_bytes, bytes,
+                             word_offset_bytes, value, 0, 0, 0);
+  if (backend::Load<Scope::kSystem, Order::kRelaxed>(&ctx.port->words->stopped) == 0) return true;
+  RecordFailure(call, static_cast<uint64_t>(StatusCode::kAborted), member);
+  return false;
+}
+// Puts a piece likewise, with a signal, to the rank of node b with which this one exchanges data.
+// The destination and the word are in the workspace.
 IRIS_DEVICE inline bool PutPiece(const NodesCall& call, uint32_t b, uint64_t dst_offset_bytes,
                                  uint64_t src_offset_bytes, uint64_t bytes,
                                  uint64_t word_offset_bytes, uint64_t value) {
-  const DeviceContext& ctx = call.context;
-  (void)iris::impl::CallPort(
-      ctx.port, iris::impl::PortState(ctx), ctx.timeout_ns, ctx.abort_word,
-      iris::impl::PortUntil::kPosted,
-      iris::impl::PortHead(PortOp::kPut, PortSpace::kHeap, SignalOp::kSet), PeerOf(call, b),
-      bytes == 0 ? 0 : call.workspace_bytes + dst_offset_bytes, src_offset_bytes, bytes,
-      call.workspace_bytes + word_offset_bytes, value, 0, 0, 0);
-  if (backend::Load<Scope::kSystem, Order::kRelaxed>(&ctx.port->words->stopped) == 0) return true;
-  FailNodes(call, StatusCode::kAborted, PeerEntry(call, b));
-  return false;
+  const uint32_t entry = PeerEntry(call, b);
+  return PutTo(call, RanksOf(call)[entry], PlacesOf(call)[entry],
+               call.workspace_bytes + dst_offset_bytes, src_offset_bytes, bytes,
+               call.workspace_bytes + word_offset_bytes, value);
 }
 
 IRIS_DEVICE inline uint64_t PostedRequests(const NodesCall& call) {

@@ -24,6 +24,9 @@ bool OverlapsWorkspace(const NodesComm& comm, const void* buffer, uint64_t bytes
 uint32_t NodesSignatureOf(const PackedCall& call, uint32_t root, NodesPath path);
 // Returns the arguments of the kernels of a call.
 NodesCall CallOf(const NodesComm& comm, const Call& call, NodesPath path);
+// The same for parts of `whole`, which nodes compare. Parts may take different paths, and ranks
+// that wait in different parts compare signatures, so these have no path.
+NodesCall CallOf(const NodesComm& comm, const PackedCall& whole);
 
 // The ranks of a call of an operation that runs on one node or on several: those of `comm`; or
 // those of `nodes`, whose local Comm is `comm`.

@@ -117,6 +117,12 @@ IRIS_HOST_DEVICE constexpr uint64_t PackNodesError(uint64_t code, Operation oper
          static_cast<uint64_t>(sequence & 0xffffff) << 40;
 }
 
+// Returns true for the error word of a failure of MoE, which all ranks find for themselves.
+IRIS_HOST_DEVICE constexpr bool FoundByAll(uint64_t word) {
+  const StatusCode code = static_cast<StatusCode>(word & 0xff);
+  return code == StatusCode::kOutOfRange || code == StatusCode::kFailedPrecondition;
+}
+
 // The arguments of every kernel.
 struct NodesCall {
   DeviceContext context;
