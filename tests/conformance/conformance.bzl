@@ -3,7 +3,8 @@
 load("//third_party:iris.bzl", "iris_device_library", "iris_device_test")
 
 # The tests that the bundle carries, for GPUs. process_test is not among them: its kernels reach ordinary host memory,
-# so it is for emulated devices. Neither are nodes_test, which has not ended in its time on a GPU, and ops_nodes_test.
+# so it is for emulated devices. Neither are those of teams on several nodes: nodes_test has not ended in its time on
+# a GPU.
 CARRIED_TESTS = [
     "access_test",
     "atomics_test",

@@ -133,6 +133,19 @@ TEST(MoeNodesTest, OperationsFollowEachOther) {
   });
 }
 
+// Rank 2 alone has tokens, all of them for rank 3, which hears from the other node at once.
+TEST(MoeNodesTest, WaitsForRanksOfItsNode) {
+  OnTeam({2, 2}, [&](Rank& rank, Team& team) {
+    Case c;
+    c.config = ConfigOf(4, 1, 1500, 40, DType::kF32);
+    c.routing = Routing::kOneExpert;
+    c.tokens = {0, 0, 40, 0};
+    Member member = MemberOf(rank, team, c);
+    rank.HostBarrier();
+    member.Run(c);
+  });
+}
+
 TEST(MoeNodesTest, GraphsReplay) {
   OnTeam({2, 2}, [&](Rank& rank, Team& team) {
     for (const uint32_t capacity : {0u, 3u}) {
