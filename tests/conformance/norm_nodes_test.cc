@@ -94,7 +94,7 @@ std::vector<Case> RandomCases(uint32_t seed, uint32_t n) {
 }
 
 void TryAll(const Shape& shape, NodesPath path, uint32_t seed) {
-  const std::vector<Case> cases = RandomCases(seed, kSlower > 4 ? 8 : 30);
+  const std::vector<Case> cases = RandomCases(seed, kSlower > 4 ? 3 : kSlower > 1 ? 8 : 30);
   const auto n = static_cast<uint32_t>(MembersOf(shape).size());
   std::vector<std::vector<std::vector<uint8_t>>> results(cases.size());
   for (auto& each : results) each.resize(n);
