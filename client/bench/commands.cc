@@ -40,8 +40,8 @@ one text; with only lines of GEMMs, collectives keep the built-in table.
 
 In a job on several nodes, tune measures it, and writes lines between nodes alone: nodes,
 up to so many, operation or any, setting of ccl::NodesConfig, value. They go with the other
-lines in one text, those for fewer nodes first. It takes a minute or two; fewer --ops and
---sizes take less.
+lines in one text, those for fewer nodes first. It takes some minutes; fewer --ops and --sizes
+take less.
 
 Example:
   iris_bench tune --rank-counts 2,4 --output rules.txt

@@ -29,7 +29,9 @@ constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kSizes[] = {kKiB,       4 * kKiB, 16 * kKiB, 64 * kKiB,
                                256 * kKiB, kMiB,     4 * kMiB,  16 * kMiB};
+constexpr uint64_t kMostPieceBytes = kMiB;  // TCP carries larger ones more slowly
 constexpr uint64_t kLeastPieceBytes = 256 * kKiB;
+constexpr uint64_t kLargeBytes = 256 * kKiB;
 constexpr uint64_t kLeastLeaderBytes = 128 * kKiB;
 constexpr uint64_t kLeaderBytesOfAll = 2 * kMiB;  // of the inboxes from all nodes, to try
 // The number of pieces in a workspace, as client/comm/communicator.cc counts them.
@@ -124,7 +126,7 @@ class Meter {
            operation.name == std::string(kBarrier) ? std::vector<uint64_t>{0} : sizes) {
         IRIS_ASSIGN_OR_RETURN(Figure figure, MeasureOne(operation, bytes, skipped, &comms));
         const double best = *std::min_element(figure.share.begin(), figure.share.end());
-        for (size_t i = 0; skip_slow && bytes >= 256 * kKiB && i < skipped.size(); ++i) {
+        for (size_t i = 0; skip_slow && bytes >= kLargeBytes && i < skipped.size(); ++i) {
           skipped[i] = figure.share[i] > 4 * best;
         }
         figures.push_back(std::move(figure));
@@ -206,8 +208,7 @@ absl::StatusOr<uint32_t> CountNodes(Rank& rank) {
 // Returns the heap of each rank: for buffers, and so that 1/16 of it, which pieces of a workspace
 // take at most, has room for those to try. Nothing in which ranks may differ decides.
 uint64_t HeapBytes(uint64_t most_bytes) {
-  const uint64_t most_piece_bytes = std::min(most_bytes, (Device::Emulated() ? 1 : 4) * kMiB);
-  return 64 * kMiB + 4 * most_bytes + 16 * PiecesOf(2) * most_piece_bytes;
+  return 64 * kMiB + 4 * most_bytes + 16 * PiecesOf(2) * std::min(most_bytes, kMostPieceBytes);
 }
 
 // Returns lines of the best settings. Collective.
@@ -220,41 +221,40 @@ absl::StatusOr<Names> TuneNodes(Meter& meter, uint32_t n_nodes, uint32_t n_local
     lines.push_back(
         absl::StrFormat("nodes %3u %-14s %-18s %s", n_nodes, operation, setting, SizeWord(value)));
   };
-  // The settings of rails, by the largest calls.
+  // The settings of rails, by calls that are not small.
+  std::vector<uint64_t> large;
+  for (const uint64_t bytes : sizes) {
+    if (bytes >= kLargeBytes || bytes == sizes.back()) large.push_back(bytes);
+  }
   std::string rails = kRails;
   const auto pick = [&](const char* setting, const std::vector<uint64_t>& values,
                         const Names& by) -> absl::Status {
-    Names texts, chosen;
+    Names texts;
     for (const uint64_t value : values) {
-      texts.push_back(absl::StrCat(rails, "nodes any any ", setting, " ", value, "\n"));
+      texts.push_back(
+          value == 0 ? rails : absl::StrCat(rails, "nodes any any ", setting, " ", value, "\n"));
     }
-    for (const std::string& name : by) {
-      if (Has(operations, name)) chosen.push_back(name);
-    }
-    if (texts.size() < 2 || chosen.empty()) return absl::OkStatus();
-    const std::vector<uint64_t> large(sizes.end() - std::min<ptrdiff_t>(2, std::ssize(sizes)),
-                                      sizes.end());
-    IRIS_ASSIGN_OR_RETURN(const auto figures,
-                          meter.Measure(texts, chosen, large, /*skip_slow=*/true));
+    if (texts.size() < 2) return absl::OkStatus();
+    IRIS_ASSIGN_OR_RETURN(const auto figures, meter.Measure(texts, by, large, /*skip_slow=*/true));
     std::vector<std::vector<double>> shares;
     for (const Meter::Figure& figure : figures) shares.push_back(figure.share);
     const size_t best = BestCandidate(shares);
-    add(kAny, setting, values[best]);
+    if (values[best] != 0) add(kAny, setting, values[best]);
     rails = texts[best];
     return absl::OkStatus();
   };
-  std::vector<uint64_t> pieces;
+  // The default, 0, comes first, so that others are taken if they are clearly better.
+  std::vector<uint64_t> pieces = {0};
   const uint64_t most_piece_bytes =
       std::min(sizes.back(), HeapBytes(sizes.back()) / 16 / PiecesOf(n_nodes));
-  for (uint64_t bytes = kLeastPieceBytes; bytes <= most_piece_bytes; bytes *= 2) {
-    pieces.push_back(bytes);
+  for (uint64_t bytes = kMostPieceBytes / 2; bytes >= kLeastPieceBytes; bytes /= 2) {
+    if (bytes <= most_piece_bytes) pieces.push_back(bytes);
   }
   const std::vector<uint64_t> blocks =
-      Device::Emulated() ? std::vector<uint64_t>{1, 2, 4} : std::vector<uint64_t>{4, 8, 16, 32};
-  const Names by = {"all_reduce", "all_gather", "all_to_all", "broadcast"};
-  absl::Status status = pick("piece_bytes", pieces, by);
-  if (status.ok()) status = pick("blocks", blocks, by);
-  if (status.ok() && n_nodes > 2) {
+      Device::Emulated() ? std::vector<uint64_t>{0, 1} : std::vector<uint64_t>{0, 16, 8};
+  absl::Status status = pick("piece_bytes", pieces, operations);
+  if (status.ok()) status = pick("blocks", blocks, operations);
+  if (status.ok() && n_nodes > 2 && Has(operations, "all_reduce")) {
     status = pick("direct_nodes", {n_nodes - 1, n_nodes}, {"all_reduce"});
   }
   if (!status.ok()) return status;

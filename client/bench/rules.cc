@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -14,8 +15,9 @@ namespace iris::bench {
 namespace {
 
 constexpr double kNearlyEqual = 1.02;
-// Leaders are taken for a size if they win by this: rails are safer, because they scale.
+// Between nodes, what is not the default, or does not scale as rails do, has to win by this.
 constexpr double kClearlyFaster = 1.05;
+constexpr double kHarmful = 1.1;
 
 // The figures of one operation, rank count and size.
 using Figures = std::vector<const CollectiveFigure*>;
@@ -184,10 +186,12 @@ size_t BestCandidate(const std::vector<std::vector<double>>& times) {
   std::vector<double> means(times[0].size());
   for (const std::vector<double>& of_case : times) {
     for (size_t i = 0; i < means.size(); ++i) {
-      means[i] += std::log(of_case[i]) / static_cast<double>(times.size());
+      const bool harms = of_case[i] > kHarmful * of_case[0];
+      means[i] += harms ? std::numeric_limits<double>::infinity()
+                        : std::log(of_case[i]) / static_cast<double>(times.size());
     }
   }
-  const double most = *std::min_element(means.begin(), means.end()) + std::log(kNearlyEqual);
+  const double most = *std::min_element(means.begin(), means.end()) + std::log(kClearlyFaster);
   return std::find_if(means.begin(), means.end(), [most](double m) { return m <= most; }) -
          means.begin();
 }

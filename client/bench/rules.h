@@ -40,8 +40,9 @@ struct PathFigure {
 // which the product of the chosen times is within 5 % of the least.
 uint64_t LeadersMostBytes(const std::vector<PathFigure>& figures);
 
-// Returns the first candidate whose times are, in the geometric mean, within 2 % of the best one's.
-// For each case, `times` has one of each candidate, in any unit; there is at least one of each.
+// Returns the first candidate whose times are, in the geometric mean, within 5 % of the best one's,
+// among those that are in no case more than 10 % slower than the first one, the default. For each
+// case, `times` has one of each candidate, in any unit; there is at least one of each.
 size_t BestCandidate(const std::vector<std::vector<double>>& times);
 
 // Returns bytes as a word of a table of rules: "64KiB" or "5000".

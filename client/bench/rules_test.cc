@@ -168,8 +168,14 @@ TEST(LeadersMostBytesTest, NeverAndUnmeasured) {
 TEST(BestCandidateTest, TheFirstOfNearlyEqualOnes) {
   EXPECT_EQ(BestCandidate({{3, 2, 1}}), 2u);
   EXPECT_EQ(BestCandidate({{10.19, 10}, {20, 20.3}}), 0u);
-  EXPECT_EQ(BestCandidate({{10.5, 10}, {20, 20.1}}), 1u);
-  EXPECT_EQ(BestCandidate({{std::numeric_limits<double>::infinity(), 9}, {1, 9}}), 1u);
+  EXPECT_EQ(BestCandidate({{10.5, 10}, {20, 20.1}}), 0u);
+  EXPECT_EQ(BestCandidate({{12, 10}, {20, 20.1}}), 1u);
+  EXPECT_EQ(BestCandidate({{9, std::numeric_limits<double>::infinity()}, {9, 1}}), 0u);
+}
+
+TEST(BestCandidateTest, NoneThatIsSlowerThanTheDefaultInSomeCase) {
+  EXPECT_EQ(BestCandidate({{10, 11.1, 10.9}, {10, 5, 6}}), 2u);
+  EXPECT_EQ(BestCandidate({{10, 11.1, 10.9}, {10, 5, 10}}), 0u);
 }
 
 TEST(SizeWordTest, HasTheLargestUnit) {

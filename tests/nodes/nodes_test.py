@@ -687,9 +687,10 @@ class Nodes(unittest.TestCase):
                 tuned = file.read()
             lines = [line.split() for line in tuned.splitlines() if not line.startswith("#")]
             self.assertEqual({tuple(line[:2]) for line in lines}, {("nodes", "2")}, tuned)
-            self.assertEqual([line[2:4] for line in lines],
-                             [["any", "piece_bytes"], ["any", "blocks"], ["all_reduce", "leaders_most_bytes"],
-                              ["all_to_all", "leaders_most_bytes"], ["any", "leader_bytes"]], tuned)
+            # The defaults of others may be the best.
+            self.assertEqual([line[2:4] for line in lines if line[3] not in ("piece_bytes", "blocks")],
+                             [["all_reduce", "leaders_most_bytes"], ["all_to_all", "leaders_most_bytes"],
+                              ["any", "leader_bytes"]], tuned)
 
             def ratios(rules_of, sizes):
                 """How much faster the job is by rules_of(rank) than without rules."""
