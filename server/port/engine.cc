@@ -305,7 +305,10 @@ void Engine::Pump(Peer* peer) {
   if (peer->endpoint == nullptr || !peer->may_send || !has_layout()) return;
   if (std::exchange(peer->greets, false)) Send(peer, NewMessage(peer), nullptr, 0, /*empty=*/true);
   if (peer->patience > 0 && peer->turn.empty()) {
-    --peer->patience;
+    // A rank sees the signal when its device has written it.
+    const bool waits = !peer->answers.empty() && peer->answers.front().later != nullptr &&
+                       !peer->answers.front().later->done;
+    if (!waits) --peer->patience;
     return Activate(peer);
   }
   const bool patient = std::exchange(peer->patience, 0) > 0;
