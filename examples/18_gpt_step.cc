@@ -99,7 +99,8 @@ iris::Status Step(Communicator& comm, Communicator& self, uint32_t m, uint32_t n
 }
 
 iris::Status Run() {
-  IRIS_ASSIGN_OR_RETURN(iris::Context context, iris::Context::Create({.heap_bytes = 64 << 20}));
+  IRIS_ASSIGN_OR_RETURN(iris::Context context,
+                        iris::Context::Create({.heap_bytes = 64 << 20, .max_heap_bytes = 1 << 30}));
   const uint32_t n = context.n_ranks(), rank = context.rank();
   IRIS_RETURN_IF_ERROR(example::CheckRanks(n));
   IRIS_ASSIGN_OR_RETURN(iris::Stream stream, iris::Stream::Create(context));
