@@ -2,10 +2,11 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <memory>
-#include <random>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -39,12 +40,13 @@ std::string HostAndPort(const std::string& host, int port) {
 
 int FreePort() {
   constexpr int kFirst = 20000, kPorts = 10000, kTries = 100;
-  std::random_device random;
   for (int i = 0; i < kTries; ++i) {
+    uint32_t random = 0;
+    if (getrandom(&random, sizeof(random), 0) != sizeof(random)) return 0;
     const wire::UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = {};
     address.sin_family = AF_INET;
-    const int port = kFirst + static_cast<int>(random() % kPorts);
+    const int port = kFirst + static_cast<int>(random % kPorts);
     address.sin_port = htons(static_cast<uint16_t>(port));
     if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
       return port;
