@@ -15,6 +15,8 @@ from tests.python import junit
 
 HELLO = os.path.abspath("examples/01_hello_heap")
 PATIENCE_SECONDS = 120
+# What ranks of two nodes are told that have come to one irisd; which, depends on who came first.
+OTHER_NODES = "it says other nodes than rank|the first rank of its node would be"
 
 # What comes before the program, for n ranks.
 OPENMPI = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"]
@@ -89,7 +91,7 @@ class Launchers(unittest.TestCase):
     def test_mpich_on_two_nodes(self):
         # Its launcher by fork starts all nodes' ranks here.
         self.check_other_nodes([*MPICH, "-launcher", "fork", "-hosts", "a,b", "-ppn", "2", "-n", "4"],
-                               error="IRIS_RENDEZVOUS|it says other nodes than rank")
+                               error=f"IRIS_RENDEZVOUS|{OTHER_NODES}")
 
     def test_openmpi(self):
         self.check([*OPENMPI, "-n", "3"], job=r"openmpi-\d+")
@@ -103,7 +105,7 @@ class Launchers(unittest.TestCase):
             os.chmod(agent, 0o755)
             self.check_other_nodes(
                 [*OPENMPI, "--mca", "plm_rsh_agent", agent, "--host", "a:2,b:2", "-n", "4"],
-                error="the first rank of its node would be")  # they have met by PMIx
+                error=OTHER_NODES)  # they have met by PMIx
 
     def test_torchrun(self):
         self.check(torchrun(3), job=r"torchrun-127\.0\.0\.1:\d+", same_name=True)
@@ -114,7 +116,7 @@ class Launchers(unittest.TestCase):
     def test_torchrun_on_two_nodes(self):
         node = torchrun(2, "--nnodes=2")
         self.check_other_nodes([*node, "--node_rank=0"], [*node, "--node_rank=1"],
-                               error="IRIS_JOB_SECRET|it says other nodes than rank")
+                               error=f"IRIS_JOB_SECRET|{OTHER_NODES}")
 
     def test_srun(self):
         with self.start_slurm() as cluster:
@@ -122,7 +124,7 @@ class Launchers(unittest.TestCase):
             self.check([*SRUN, "-n", "3"], [*SRUN, "--mpi=pmi2", "-n", "3"], job=r"slurm-\d+\.\d+",
                        environment=cluster.environment)
             self.check_other_nodes(["srun", "--nodes=2", "--overcommit", "-n", "4"],
-                                   error="IRIS_JOB_SECRET|it says other nodes than rank",
+                                   error=f"IRIS_JOB_SECRET|{OTHER_NODES}",
                                    environment=cluster.environment)
 
     def test_srun_with_pmix(self):

@@ -46,7 +46,7 @@ struct FakeGpu {
   std::vector<int> retained;  // primary contexts, by device
   uint64_t calls_needing_context = 0;
   int n_registered_read_only = 0;  // since the beginning
-  bool busy = false;  // copies of streams are not done
+  bool busy = false;               // copies of streams are not done
   // Since the beginning: writes that wait until kernels of other processes give the device up.
   int n_writes_in_turn = 0;
   // Misuses that a real library would have answered with a crash or with wrong data.
