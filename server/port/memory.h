@@ -142,8 +142,9 @@ class HeapMemory {
   // The device that has this memory, if there is any.
   Device* DeviceOf(uint32_t rank, uint64_t offset_bytes);
 
-  std::map<uint32_t, Device> devices_;  // by number
   std::map<uint32_t, Segments> ranks_;
+  // By number. Destroyed before the memory is unmapped: what is underway ends first.
+  std::map<uint32_t, Device> devices_;
   const std::shared_ptr<Segment>* last_ = nullptr;  // that Find returned
 };
 
