@@ -17,6 +17,7 @@
 #include "client/bench/commands.h"
 #include "client/bench/rules.h"
 #include "client/bench/sections.h"
+#include "client/comm/rules.h"
 #include "iris/ccl.h"
 
 namespace iris::bench {
@@ -24,6 +25,7 @@ namespace {
 
 using base::ToAbsl;
 using ccl::Communicator;
+using internal::NodesPieces;
 
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
@@ -34,8 +36,6 @@ constexpr uint64_t kLeastPieceBytes = 256 * kKiB;
 constexpr uint64_t kLargeBytes = 256 * kKiB;
 constexpr uint64_t kLeastLeaderBytes = 128 * kKiB;
 constexpr uint64_t kLeaderBytesOfAll = 2 * kMiB;  // of the inboxes from all nodes, to try
-// The number of pieces in a workspace, as client/comm/communicator.cc counts them.
-constexpr uint64_t PiecesOf(uint64_t n_nodes) { return 9 * n_nodes + 3; }
 // Candidates are measured in so many turns, so that the load of the machine hits all of them.
 constexpr uint32_t kTurns = 7;
 constexpr absl::Duration kPatience = absl::Minutes(10);
@@ -208,7 +208,7 @@ absl::StatusOr<uint32_t> CountNodes(Rank& rank) {
 // Returns the heap of each rank: for buffers, and so that 1/16 of it, which pieces of a workspace
 // take at most, has room for those to try. Nothing in which ranks may differ decides.
 uint64_t HeapBytes(uint64_t most_bytes) {
-  return 64 * kMiB + 4 * most_bytes + 16 * PiecesOf(2) * std::min(most_bytes, kMostPieceBytes);
+  return 64 * kMiB + 4 * most_bytes + 16 * NodesPieces(2) * std::min(most_bytes, kMostPieceBytes);
 }
 
 // Returns lines of the best settings. Collective.
@@ -246,7 +246,7 @@ absl::StatusOr<Names> TuneNodes(Meter& meter, uint32_t n_nodes, uint32_t n_local
   // The default, 0, comes first, so that others are taken if they are clearly better.
   std::vector<uint64_t> pieces = {0};
   const uint64_t most_piece_bytes =
-      std::min(sizes.back(), HeapBytes(sizes.back()) / 16 / PiecesOf(n_nodes));
+      std::min(sizes.back(), HeapBytes(sizes.back()) / 16 / NodesPieces(n_nodes));
   for (uint64_t bytes = kMostPieceBytes / 2; bytes >= kLeastPieceBytes; bytes /= 2) {
     if (bytes <= most_piece_bytes) pieces.push_back(bytes);
   }

@@ -100,9 +100,9 @@ absl::StatusOr<ccl::NodesConfig> AgreeOnNodes(HostContext& context,
   }
   ccl::NodesConfig config = NodesConfigOf(agreed->nodes, n_nodes);
   const uint64_t heap_bytes = context.job().heap_bytes;
-  // TCP carries pieces of 1 MiB best. A workspace has 11 for each node, and 3 more.
+  // TCP carries pieces of 1 MiB best.
   if (config.piece_bytes == 0) config.piece_bytes = 1 << 20;
-  config.piece_bytes = PartBytes(config.piece_bytes, heap_bytes, 11 * uint64_t{n_nodes} + 3);
+  config.piece_bytes = PartBytes(config.piece_bytes, heap_bytes, NodesPieces(n_nodes));
   if (config.leader_bytes != 0) {
     config.leader_bytes = PartBytes(config.leader_bytes, heap_bytes, 2 * uint64_t{n_nodes} + 1);
   }

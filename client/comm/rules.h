@@ -70,6 +70,10 @@ absl::StatusOr<Rules> ParseRules(absl::string_view text, HasVariant has_variant)
 // Returns the line that ParseRules reads as `rule`, without a line feed; nothing if there is none.
 std::optional<std::string> FormatRule(const ccl::Rule& rule, HasVariant has_variant);
 
+// The pieces, of NodesConfig::piece_bytes each, for which the workspace of a team on so many nodes
+// has room.
+constexpr uint64_t NodesPieces(uint64_t n_nodes) { return 11 * n_nodes + 3; }
+
 // Returns the config that the rules give a team with ranks on so many nodes.
 ccl::NodesConfig NodesConfigOf(const std::vector<NodesRule>& rules, uint32_t n_nodes);
 

@@ -207,6 +207,7 @@ StatusCode HeapMemory::End(Device* device, const absl::Status& status) {
 }
 
 HeapMemory::Device* HeapMemory::DeviceOf(uint32_t rank, uint64_t offset_bytes) {
+  if (addressed_) return nullptr;
   const std::shared_ptr<Segment>* segment = Find(rank, offset_bytes);
   return segment == nullptr ? nullptr : &devices_[(*segment)->device];
 }

@@ -139,7 +139,7 @@ class HeapMemory {
   };
   // Ends what is underway.
   StatusCode End(Device* device, const absl::Status& status);
-  // The device that has this memory, if there is any.
+  // The GPU that has this memory; null if there is none.
   Device* DeviceOf(uint32_t rank, uint64_t offset_bytes);
 
   std::map<uint32_t, Segments> ranks_;

@@ -926,7 +926,7 @@ void Port::Meet(uint32_t id) {
 
 absl::Time Port::OnTimer(absl::Time now) {
   if (const absl::Status failure = memory_->TakeFailure(); !failure.ok()) {
-    logger_->Warn("memory of a device cannot be used, or not by atomics",
+    logger_->Warn("a port cannot use memory of a device, or not by atomics",
                   {{"job", setup_.job()}, {"error", failure.message()}});
   }
   if (const absl::Status failure = engine_->TakeFailure(); !failure.ok()) {
