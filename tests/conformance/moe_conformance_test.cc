@@ -113,25 +113,8 @@ TEST(MoeRandomTest, AnythingAfterAnything) {
     World world(ranks, 2 * kHeapBytes);
     world.Run([&](Rank& rank) {
       const Comm comm = rank.NewComm(rank.ctx.world);
-      const DType types[] = {DType::kF32, DType::kF16, DType::kBf16};
       for (uint32_t round = 0; round < rounds; ++round) {
-        const auto pick = [&](uint32_t what, uint32_t from, uint32_t to) {
-          return from + Mix(77, ranks, round, what) % (to - from + 1);
-        };
-        Case c;
-        const uint32_t experts = pick(0, 1, 20);
-        c.config = ConfigOf(experts, pick(1, 1, std::min(experts, 8u)), pick(2, 1, 140),
-                            pick(3, 1, 20), types[pick(4, 0, 2)]);
-        if (pick(5, 0, 2) == 0) c.config.rows = DType::kF8E4M3;
-        if (pick(6, 0, 1) == 0) c.config.partials = types[pick(7, 0, 2)];
-        if (pick(8, 0, 1) == 0) c.config.capacity = pick(9, 1, 12);
-        c.routing = static_cast<Routing>(pick(10, 0, 4));
-        c.y_type = types[pick(11, 0, 2)];
-        c.out_type = types[pick(12, 0, 2)];
-        c.ids_type = pick(13, 0, 1) == 0 ? DType::kI32 : DType::kI64;
-        c.weights = pick(14, 0, 3) != 0;
-        c.shift = pick(15, 0, 9);
-        c.sources = pick(16, 0, 1) == 0;
+        Case c = RandomCase(ranks, round);
         SCOPED_TRACE(Name(c, ranks));
         Member member(rank, rank.ctx.world, c, comm);
         rank.HostBarrier();

@@ -103,4 +103,16 @@ struct Team {
   ccl::NodesReport* report = nullptr;
 };
 
+// Makes a NodesComm that has failed usable again. All ranks of the world call it.
+inline void Recover(Rank& rank, const ccl::NodesComm& comm) {
+  RequireOk(ccl::QuietNodes(comm, rank.stream));
+  rank.Synchronize();
+  rank.HostBarrier();
+  RequireOk(ccl::PrepareWorkspace(comm.local, rank.stream));
+  RequireOk(ccl::PrepareNodesWorkspace(comm, rank.stream));
+  rank.Synchronize();
+  rank.HostBarrier();
+  ccl::ResetNodesError(comm);
+}
+
 }  // namespace iris::conformance

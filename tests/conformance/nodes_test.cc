@@ -600,14 +600,7 @@ TEST(NodesTest, ACommIsUsableAgainAfterAReset) {
         rank.stream));
     rank.Synchronize();
     EXPECT_FALSE(ccl::CheckNodesError(team.comm).ok());
-    ExpectOk(ccl::QuietNodes(team.comm, rank.stream));
-    rank.Synchronize();
-    rank.HostBarrier();
-    ExpectOk(ccl::PrepareWorkspace(team.comm.local, rank.stream));
-    ExpectOk(ccl::PrepareNodesWorkspace(team.comm, rank.stream));
-    rank.Synchronize();
-    rank.HostBarrier();
-    ccl::ResetNodesError(team.comm);
+    Recover(rank, team.comm);
     for (const uint64_t count : {uint64_t{3000}, uint64_t{5}}) {
       memory.Try<float>(team, {Operation::kAllReduce, count}, count);
     }

@@ -205,14 +205,7 @@ TEST(OpsNodesTest, CallsThatDifferFailOnAllRanks) {
           EXPECT_EQ(info.elsewhere, comm.node == 0);
         }
         EXPECT_EQ(member.Launch(member.Fill(c)).code, StatusCode::kFailedPrecondition);
-        ExpectOk(ccl::QuietNodes(comm, rank.stream));
-        rank.Synchronize();
-        rank.HostBarrier();
-        ExpectOk(ccl::PrepareWorkspace(comm.local, rank.stream));
-        ExpectOk(ccl::PrepareNodesWorkspace(comm, rank.stream));
-        rank.Synchronize();
-        rank.HostBarrier();
-        ccl::ResetNodesError(comm);
+        Recover(rank, comm);
         member.Run(c, "after the reset");
         (void)member.Check(c, member.ReadD(c), "after the reset");
       });
