@@ -6,8 +6,8 @@
 EVENTS.json is what --build_event_json_file wrote. A test whose XML lists cases counts that many, any other test counts
 as 1. A target that does not build, and a run that fails without naming a target, count as one failure each. Skipped
 cases count as neither. A test that failed and passed when it was tried again counts as passed, and is named as `flaky`
-with the log of its failure. It prints a line for each run, the log of each test that failed, and last "N passed, N
-failed".
+with the log of its failure. It prints the log of each test that failed, a line for each run, what failed with the first
+words of why, and last "N passed, N failed".
 The exit code is 1 if anything failed or nothing passed.
 """
 
@@ -18,6 +18,7 @@ import urllib.parse
 import xml.etree.ElementTree as ElementTree
 
 LOG_LINES = 120
+REASON_CHARACTERS = 400
 
 
 def path_of(outputs, name):
@@ -26,7 +27,7 @@ def path_of(outputs, name):
 
 
 def count_cases(xml_path):
-    """(passed, skipped, names of failed cases) of one test's XML; None if it has no cases."""
+    """(passed, skipped, (name, reason) of failed cases) of one test's XML; None if it has no cases."""
     try:
         root = ElementTree.parse(xml_path).getroot()
     except (OSError, ElementTree.ParseError):
@@ -34,8 +35,10 @@ def count_cases(xml_path):
     passed, skipped, failed = 0, 0, []
     for case in root.iter("testcase"):
         name = ".".join(filter(None, (case.get("classname"), case.get("name"))))
-        if case.find("failure") is not None or case.find("error") is not None:
-            failed.append(name)
+        failures = case.findall("failure") + case.findall("error")
+        if failures:
+            reason = " ".join(failures[0].get("message", "").split())
+            failed.append((name, reason[:REASON_CHARACTERS]))
         elif (case.find("skipped") is not None or case.get("status") == "notrun"
               or case.get("result") in ("skipped", "suppressed")
               # Not begun, since the program's environment is skipped: GoogleTest says "completed", and no time.
@@ -53,7 +56,7 @@ class Run:
         self.name = name
         self.exit_code = exit_code
         self.passed = self.skipped = self.targets = 0
-        self.failed = []  # (what, path of its log or "")
+        self.failed = []  # (what, path of its log or "", why or "")
         self.flaky = []  # the same
 
     def add_test(self, label, status, outputs):
@@ -64,11 +67,11 @@ class Run:
         passed, skipped, failed = cases or (int(good), 0, [])
         self.passed += passed
         self.skipped += skipped
-        self.failed += [(f"{label} {name}", log) for name in failed]
+        self.failed += [(f"{label} {name}", log, reason) for name, reason in failed]
         if not good and not failed:  # crashed, timed out, or a sanitizer's verdict after the last case
             if passed and status == "FAILED":
                 self.passed -= 1  # the XML of a process that died counts it as one that passed
-            self.failed.append((f"{label} ({status.lower()})", log))
+            self.failed.append((f"{label} ({status.lower()})", log, ""))
 
     def read(self, events):
         tried = {}  # the attempts of each shard: {number: result}
@@ -81,16 +84,18 @@ class Run:
             elif "targetCompleted" in identity and not event.get("completed", {}).get("success"):
                 label = identity["targetCompleted"].get("label")
                 if "completed" in event or "aborted" in event:
-                    self.failed.append((f"{label} does not build", ""))
+                    self.failed.append((f"{label} does not build", "", ""))
         for (label, _, _), attempts in tried.items():
             last = attempts[max(attempts)]
             self.add_test(label, last.get("status", "NO_STATUS"), last.get("testActionOutput", []))
             if len(attempts) > 1 and last.get("status") in ("PASSED", "FLAKY"):
-                first = attempts[min(attempts)]
-                self.flaky.append((label, path_of(first.get("testActionOutput", []), "test.log")))
+                outputs = attempts[min(attempts)].get("testActionOutput", [])
+                cases = count_cases(path_of(outputs, "test.xml"))
+                why = "; ".join(f"{name}: {reason}" for name, reason in cases[2]) if cases else ""
+                self.flaky.append((label, path_of(outputs, "test.log"), why))
         if self.exit_code and not self.failed:
             said = "says that tests failed" if self.exit_code == 3 else f"failed with exit code {self.exit_code}"
-            self.failed.append((f"{self.name}: bazel {said}", ""))
+            self.failed.append((f"{self.name}: bazel {said}", "", ""))
 
 
 def read_events(path):
@@ -121,7 +126,7 @@ def report(runs, write=print):
     """Writes everything; returns the exit code."""
     shown = set()
     for run in runs:
-        for what, log in run.failed + run.flaky:
+        for what, log, _ in run.failed + run.flaky:
             if log and log not in shown:
                 shown.add(log)
                 write(f"\n==== {run.name}: {what}: {os.path.basename(os.path.dirname(log))}/{os.path.basename(log)}")
@@ -135,10 +140,13 @@ def report(runs, write=print):
         passed += run.passed
         failed += len(run.failed)
     for run in runs:
-        for what, _ in run.flaky:
-            write(f"flaky {run.name}: {what} failed, and passed when it was tried again")
-        for what, _ in run.failed:
-            write(f"FAILED {run.name}: {what}")
+        lines = [(f"flaky {run.name}: {what} failed, and passed when it was tried again", why)
+                 for what, _, why in run.flaky]
+        lines += [(f"FAILED {run.name}: {what}", why) for what, _, why in run.failed]
+        for line, why in lines:
+            write(line)
+            if why:
+                write(f"    {why}")
     write(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

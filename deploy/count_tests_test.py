@@ -53,12 +53,13 @@ class CountTests(unittest.TestCase):
         self.assertEqual((run.passed, run.failed), (2, []))
 
     def test_a_failed_case_is_named_and_its_log_shown_once(self):
-        run = self.run_of(self.result("//a:t", "FAILED", GTEST % '<failure message="x"/>', "the log"), exit_code=3)
+        failure = GTEST % '<failure message="x&#10;  y"/>'
+        run = self.run_of(self.result("//a:t", "FAILED", failure, "the log"), exit_code=3)
         self.assertEqual((run.passed, len(run.failed)), (1, 1))
         code, lines = self.report(run)
         self.assertEqual(code, 1)
         self.assertEqual(lines.count("the log"), 1)
-        self.assertIn("FAILED gcc: //a:t A.two", lines)
+        self.assertEqual(lines[-3:-1], ["FAILED gcc: //a:t A.two", "    x y"])
         self.assertEqual(lines[-1], "1 passed, 1 failed")
 
     def test_a_timeout_is_a_failure(self):
@@ -71,7 +72,7 @@ class CountTests(unittest.TestCase):
 
     def test_what_does_not_build_is_a_failure(self):
         run = self.run_of({"id": {"targetCompleted": {"label": "//a:t"}}, "completed": {}}, exit_code=1)
-        self.assertEqual(run.failed, [("//a:t does not build", "")])
+        self.assertEqual(run.failed, [("//a:t does not build", "", "")])
 
     def test_what_builds_is_no_test(self):
         run = self.run_of({"id": {"targetCompleted": {"label": "//a:t"}}, "completed": {"success": True}})
@@ -96,7 +97,7 @@ class CountTests(unittest.TestCase):
         self.assertEqual((run.passed, run.failed, run.targets), (4, [], 2))
         code, lines = self.report(run)
         self.assertEqual((code, lines[-1]), (0, "4 passed, 0 failed"))
-        self.assertIn("flaky gcc: //a:t failed, and passed when it was tried again", lines)
+        self.assertEqual(lines[-3:-1], ["flaky gcc: //a:t failed, and passed when it was tried again", "    A.two: x"])
         self.assertIn("the failure", lines)
         self.assertNotIn("fine", lines)
 
