@@ -1364,12 +1364,6 @@ TEST_F(AbiTest, NamesOfCodes) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  const std::map<std::string, iris::testing::Scenario> scenarios = {
-      {"split", iris::Split},
-      {"fork", iris::Fork},
-      {"late", iris::Late},
-  };
-  if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(
+      argc, argv, {{"split", iris::Split}, {"fork", iris::Fork}, {"late", iris::Late}});
 }

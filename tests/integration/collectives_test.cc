@@ -2,7 +2,6 @@
 // its errors say.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,17 +12,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "iris/ccl.h"
-#include "tests/integration/daemon_harness.h"
+#include "tests/integration/job_fixture.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
 
 namespace iris::ccl {
 namespace {
 
-using iris::testing::Daemon;
 using iris::testing::RankProcesses;
 using iris::testing::Text;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 ContextOptions Small() {
@@ -288,47 +285,16 @@ int Rings(const std::vector<std::string>&) {
   return 0;
 }
 
-const std::map<std::string, iris::testing::Scenario>& Scenarios() {
-  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"results", Results},        {"team_of_some", TeamOfSome}, {"missing", Missing},
-      {"killed", Killed},          {"differs", Differs},         {"rings", Rings},
-      {"reset_early", ResetEarly},
-  };
-  return *scenarios;
-}
-
-class CollectivesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto daemon = Daemon::Start();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-  RankProcesses::Options Ranks() {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    return options;
-  }
-  std::unique_ptr<Daemon> daemon_;
-};
+class CollectivesTest : public iris::testing::JobTest {};
 
 class CollectivesRanksTest : public CollectivesTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CollectivesRanksTest, ::testing::Values(1, 2, 4));
 
-TEST_P(CollectivesRanksTest, ResultsAreRight) {
-  RankProcesses ranks("results", GetParam(), Ranks());
-  ranks.ExpectAllSucceed();
-}
+TEST_P(CollectivesRanksTest, ResultsAreRight) { Run("results", GetParam()); }
 
-TEST_P(CollectivesRanksTest, AllSendFirst) {
-  RankProcesses ranks("rings", GetParam(), Ranks());
-  ranks.ExpectAllSucceed();
-}
+TEST_P(CollectivesRanksTest, AllSendFirst) { Run("rings", GetParam()); }
 
-TEST_F(CollectivesTest, TeamOfSomeRanks) {
-  RankProcesses ranks("team_of_some", 3, Ranks());
-  ranks.ExpectAllSucceed();
-}
+TEST_F(CollectivesTest, TeamOfSomeRanks) { Run("team_of_some", 3); }
 
 TEST_F(CollectivesTest, MissingRankIsNamedAndResetGoesOn) {
   RankProcesses ranks("missing", 2, Ranks());
@@ -342,10 +308,7 @@ TEST_F(CollectivesTest, MissingRankIsNamedAndResetGoesOn) {
   ranks.ExpectAllSucceed();
 }
 
-TEST_F(CollectivesTest, ResetWaitsForWhatOthersStillCall) {
-  RankProcesses ranks("reset_early", 2, Ranks());
-  ranks.ExpectAllSucceed();
-}
+TEST_F(CollectivesTest, ResetWaitsForWhatOthersStillCall) { Run("reset_early", 2); }
 
 TEST_F(CollectivesTest, CallsThatDifferAreNamedAlikeOnAllRanks) {
   RankProcesses ranks("differs", 4, Ranks());
@@ -371,23 +334,19 @@ TEST_F(CollectivesTest, KilledRankIsNamed) {
     workspaces += allocation.name() == "(workspace of a communicator)" ? 1 : 0;
   }
   EXPECT_EQ(workspaces, 1) << listed.DebugString();
-  ranks.Signal(2, SIGKILL);
-  for (const int r : {0, 1, 3}) {
-    const std::string error = ranks.WaitLine(r, "error ");
-    EXPECT_THAT(error, HasSubstr("ABORTED"));
-    EXPECT_THAT(error, HasSubstr("all_reduce"));
-    // Who is killed hangs up first; that its process is gone is known a moment later.
-    const std::string who = absl::StrCat("rank 2 (pid ", ranks.pid(2), ")");
-    EXPECT_THAT(error, AnyOf(HasSubstr(who + " hung up"), HasSubstr(who + " died")));
-    EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
-  }
+  ExpectTheKilledIsNamed(ranks, 2, "all_reduce");
 }
 
 }  // namespace
 }  // namespace iris::ccl
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::ccl::Scenarios())) return *code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"results", iris::ccl::Results},
+                                  {"team_of_some", iris::ccl::TeamOfSome},
+                                  {"missing", iris::ccl::Missing},
+                                  {"killed", iris::ccl::Killed},
+                                  {"differs", iris::ccl::Differs},
+                                  {"rings", iris::ccl::Rings},
+                                  {"reset_early", iris::ccl::ResetEarly}});
 }

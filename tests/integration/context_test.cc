@@ -639,31 +639,6 @@ int HoldMemory(const std::vector<std::string>&) {
   return 0;
 }
 
-const std::map<std::string, testing::Scenario>& Scenarios() {
-  static const auto* const scenarios = new std::map<std::string, testing::Scenario>{
-      {"basics", Basics},
-      {"host_transfers", HostTransfers},
-      {"free_and_reuse", FreeAndReuse},
-      {"names", Names},
-      {"mismatch", Mismatch},
-      {"late_rank", LateRank},
-      {"growth", Growth},
-      {"trace_room", TraceRoom},
-      {"team_growth", TeamGrowth},
-      {"teams", Teams},
-      {"broadcasts", Broadcasts},
-      {"until_error", UntilError},
-      {"hang_up", HangUp},
-      {"fork", Fork},
-      {"daemon_gone", DaemonGone},
-      {"daemon_stopped", DaemonStopped},
-      {"join_only", JoinOnly},
-      {"little_address_space", LittleAddressSpace},
-      {"hold_memory", HoldMemory},
-  };
-  return *scenarios;
-}
-
 // Tests.
 
 class ContextTest : public ::testing::Test {
@@ -1289,7 +1264,24 @@ TEST_F(ContextTest, StoppedDaemonDoesNotHoldCallsForEver) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"basics", iris::Basics},
+                                  {"host_transfers", iris::HostTransfers},
+                                  {"free_and_reuse", iris::FreeAndReuse},
+                                  {"names", iris::Names},
+                                  {"mismatch", iris::Mismatch},
+                                  {"late_rank", iris::LateRank},
+                                  {"growth", iris::Growth},
+                                  {"trace_room", iris::TraceRoom},
+                                  {"team_growth", iris::TeamGrowth},
+                                  {"teams", iris::Teams},
+                                  {"broadcasts", iris::Broadcasts},
+                                  {"until_error", iris::UntilError},
+                                  {"hang_up", iris::HangUp},
+                                  {"fork", iris::Fork},
+                                  {"daemon_gone", iris::DaemonGone},
+                                  {"daemon_stopped", iris::DaemonStopped},
+                                  {"join_only", iris::JoinOnly},
+                                  {"little_address_space", iris::LittleAddressSpace},
+                                  {"hold_memory", iris::HoldMemory}});
 }

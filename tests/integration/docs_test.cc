@@ -186,13 +186,9 @@ TEST(DocsTest, Tutorial) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv,
-                                             {{"scale_and_mean", iris::RunScaleAndMean},
-                                              {"tensors", iris::RunTensors},
-                                              {"hello", iris::RunHello},
-                                              {"heat", iris::RunHeat}})) {
-    return *code;
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"scale_and_mean", iris::RunScaleAndMean},
+                                  {"tensors", iris::RunTensors},
+                                  {"hello", iris::RunHello},
+                                  {"heat", iris::RunHeat}});
 }

@@ -400,12 +400,11 @@ TEST_F(LocalTest, AnAccessBesideItIsFoundOut) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  const std::map<std::string, iris::testing::Scenario> scenarios = {
-      {"inboxes", iris::Inboxes},      {"mistakes", iris::Mistakes},
-      {"owner_dies", iris::OwnerDies}, {"owner_leaves", iris::OwnerLeaves},
-      {"growth", iris::Growth},        {"checked_access", iris::CheckedAccess},
-  };
-  if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"inboxes", iris::Inboxes},
+                                  {"mistakes", iris::Mistakes},
+                                  {"owner_dies", iris::OwnerDies},
+                                  {"owner_leaves", iris::OwnerLeaves},
+                                  {"growth", iris::Growth},
+                                  {"checked_access", iris::CheckedAccess}});
 }

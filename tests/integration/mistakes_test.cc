@@ -320,19 +320,6 @@ int RefusedCalls(const std::vector<std::string>&) {
   return 0;
 }
 
-const std::map<std::string, iris::testing::Scenario>& Scenarios() {
-  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"wrong_kernel", WrongKernel},
-      {"forked_child", ForkedChild},
-      {"host_barrier", HostBarrierWithTimeouts},
-      {"kernel_waits", KernelThatWaits},
-      {"refused_join", JoinOfARefusedRank},
-      {"other_order", CallsInAnotherOrder},
-      {"refused_calls", RefusedCalls},
-  };
-  return *scenarios;
-}
-
 class MistakesTest : public ::testing::Test {
  protected:
   // Runs the mistake on three ranks. Rank 1 ends by itself; the others hear of it at once, and each
@@ -573,7 +560,12 @@ TEST_F(MistakesTest, AForkedChildGetsErrorsAndDoesNotHang) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (const auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"wrong_kernel", iris::WrongKernel},
+                                  {"forked_child", iris::ForkedChild},
+                                  {"host_barrier", iris::HostBarrierWithTimeouts},
+                                  {"kernel_waits", iris::KernelThatWaits},
+                                  {"refused_join", iris::JoinOfARefusedRank},
+                                  {"other_order", iris::CallsInAnotherOrder},
+                                  {"refused_calls", iris::RefusedCalls}});
 }

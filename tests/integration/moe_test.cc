@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <chrono>
 #include <cstdint>
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/integration/daemon_harness.h"
+#include "tests/integration/job_fixture.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
 
@@ -23,10 +22,8 @@ namespace iris::moe {
 namespace {
 
 using ccl::Communicator;
-using iris::testing::Daemon;
 using iris::testing::RankProcesses;
 using iris::testing::Text;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kTokens = 6, kHidden = 40;
@@ -219,32 +216,10 @@ int Killed(const std::vector<std::string>&) {
   return 0;
 }
 
-const std::map<std::string, iris::testing::Scenario>& Scenarios() {
-  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"results", Results}, {"differs", Differs}, {"killed", Killed}};
-  return *scenarios;
-}
-
-class MoeRanksTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto daemon = Daemon::Start();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-  RankProcesses::Options Ranks() {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    return options;
-  }
-  std::unique_ptr<Daemon> daemon_;
-};
+class MoeRanksTest : public iris::testing::JobTest {};
 
 TEST_F(MoeRanksTest, ResultsAreRight) {
-  for (const int n : {1, 3}) {
-    RankProcesses ranks("results", n, Ranks());
-    ranks.ExpectAllSucceed();
-  }
+  for (const int n : {1, 3}) Run("results", n);
 }
 
 TEST_F(MoeRanksTest, WhatIsWrongIsToldAlikeOnAllRanks) {
@@ -272,22 +247,15 @@ TEST_F(MoeRanksTest, WhatIsWrongIsToldAlikeOnAllRanks) {
 TEST_F(MoeRanksTest, KilledRankIsNamed) {
   RankProcesses ranks("killed", 3, Ranks());
   for (int r = 0; r < 3; ++r) ranks.WaitLine(r, "ready");
-  ranks.Signal(1, SIGKILL);
-  for (const int r : {0, 2}) {
-    const std::string error = ranks.WaitLine(r, "error ");
-    EXPECT_THAT(error, HasSubstr("ABORTED"));
-    EXPECT_THAT(error, HasSubstr("moe_"));
-    const std::string who = absl::StrCat("rank 1 (pid ", ranks.pid(1), ")");
-    EXPECT_THAT(error, AnyOf(HasSubstr(who + " hung up"), HasSubstr(who + " died")));
-    EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
-  }
+  ExpectTheKilledIsNamed(ranks, 1, "moe_");
 }
 
 }  // namespace
 }  // namespace iris::moe
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::moe::Scenarios())) return *code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"results", iris::moe::Results},
+                                  {"differs", iris::moe::Differs},
+                                  {"killed", iris::moe::Killed}});
 }

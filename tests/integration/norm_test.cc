@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/integration/daemon_harness.h"
+#include "tests/integration/job_fixture.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
 
@@ -23,10 +22,8 @@ namespace iris::norm {
 namespace {
 
 using ccl::Communicator;
-using iris::testing::Daemon;
 using iris::testing::RankProcesses;
 using iris::testing::Text;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr Operation kOperations[] = {Operation::kAllReduceRmsNorm,
@@ -229,34 +226,12 @@ int Killed(const std::vector<std::string>& args) {
   return 0;
 }
 
-const std::map<std::string, iris::testing::Scenario>& Scenarios() {
-  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"results", Results}, {"differs", Differs}, {"killed", Killed}};
-  return *scenarios;
-}
-
-class NormTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto daemon = Daemon::Start();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-  RankProcesses::Options Ranks() {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    return options;
-  }
-  std::unique_ptr<Daemon> daemon_;
-};
+class NormTest : public iris::testing::JobTest {};
 
 class NormRanksTest : public NormTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, NormRanksTest, ::testing::Values(1, 3));
 
-TEST_P(NormRanksTest, ResultsAreRight) {
-  RankProcesses ranks("results", GetParam(), Ranks());
-  ranks.ExpectAllSucceed();
-}
+TEST_P(NormRanksTest, ResultsAreRight) { Run("results", GetParam()); }
 
 TEST_F(NormTest, ShapesThatDifferAreNamedAlikeOnAllRanks) {
   RankProcesses ranks("differs", 3, Ranks());
@@ -281,22 +256,15 @@ TEST_P(NormKilledTest, KilledRankIsNamed) {
   options.args = {absl::StrCat(GetParam())};
   RankProcesses ranks("killed", 3, options);
   for (int r = 0; r < 3; ++r) ranks.WaitLine(r, "ready");
-  ranks.Signal(1, SIGKILL);
-  for (const int r : {0, 2}) {
-    const std::string error = ranks.WaitLine(r, "error ");
-    EXPECT_THAT(error, HasSubstr("ABORTED"));
-    EXPECT_THAT(error, HasSubstr(ccl::OperationName(kOperations[GetParam()])));
-    const std::string who = absl::StrCat("rank 1 (pid ", ranks.pid(1), ")");
-    EXPECT_THAT(error, AnyOf(HasSubstr(who + " hung up"), HasSubstr(who + " died")));
-    EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
-  }
+  ExpectTheKilledIsNamed(ranks, 1, ccl::OperationName(kOperations[GetParam()]));
 }
 
 }  // namespace
 }  // namespace iris::norm
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::norm::Scenarios())) return *code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"results", iris::norm::Results},
+                                  {"differs", iris::norm::Differs},
+                                  {"killed", iris::norm::Killed}});
 }

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/integration/daemon_harness.h"
+#include "tests/integration/job_fixture.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
 
@@ -23,10 +22,8 @@ namespace {
 
 using ccl::Communicator;
 using ccl::CommunicatorOptions;
-using iris::testing::Daemon;
 using iris::testing::RankProcesses;
 using iris::testing::Text;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr Operation kOperations[] = {Operation::kMatmulAllReduce, Operation::kMatmulReduceScatter,
@@ -389,34 +386,12 @@ int Killed(const std::vector<std::string>& args) {
   return 0;
 }
 
-const std::map<std::string, iris::testing::Scenario>& Scenarios() {
-  static const auto* const scenarios = new std::map<std::string, iris::testing::Scenario>{
-      {"results", Results}, {"differs", Differs}, {"rules", FollowsRules}, {"killed", Killed}};
-  return *scenarios;
-}
-
-class OpsTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto daemon = Daemon::Start();
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-  RankProcesses::Options Ranks() {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    return options;
-  }
-  std::unique_ptr<Daemon> daemon_;
-};
+class OpsTest : public iris::testing::JobTest {};
 
 class OpsRanksTest : public OpsTest, public ::testing::WithParamInterface<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, OpsRanksTest, ::testing::Values(1, 3));
 
-TEST_P(OpsRanksTest, ResultsAreRight) {
-  RankProcesses ranks("results", GetParam(), Ranks());
-  ranks.ExpectAllSucceed();
-}
+TEST_P(OpsRanksTest, ResultsAreRight) { Run("results", GetParam()); }
 
 TEST_F(OpsTest, ShapesThatDifferAreNamedAlikeOnAllRanks) {
   RankProcesses ranks("differs", 3, Ranks());
@@ -453,26 +428,19 @@ TEST_P(OpsKilledTest, KilledRankIsNamed) {
   options.args = {absl::StrCat(GetParam())};
   RankProcesses ranks("killed", 3, options);
   for (int r = 0; r < 3; ++r) ranks.WaitLine(r, "ready");
-  ranks.Signal(1, SIGKILL);
-  for (const int r : {0, 2}) {
-    const std::string error = ranks.WaitLine(r, "error ");
-    EXPECT_THAT(error, HasSubstr("ABORTED"));
-    // The collective of a pair is told by its own name.
-    const Way way = Ways()[GetParam()];
-    if (way.variant != Variant::kPair) {
-      EXPECT_THAT(error, HasSubstr(ccl::OperationName(way.operation)));
-    }
-    const std::string who = absl::StrCat("rank 1 (pid ", ranks.pid(1), ")");
-    EXPECT_THAT(error, AnyOf(HasSubstr(who + " hung up"), HasSubstr(who + " died")));
-    EXPECT_EQ(ranks.Wait(r), 0) << ranks.Output(r);
-  }
+  // The collective of a pair is told by its own name.
+  const Way way = Ways()[GetParam()];
+  ExpectTheKilledIsNamed(ranks, 1,
+                         way.variant == Variant::kPair ? "" : ccl::OperationName(way.operation));
 }
 
 }  // namespace
 }  // namespace iris::ops
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::ops::Scenarios())) return *code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"results", iris::ops::Results},
+                                  {"differs", iris::ops::Differs},
+                                  {"rules", iris::ops::FollowsRules},
+                                  {"killed", iris::ops::Killed}});
 }

@@ -277,12 +277,10 @@ TEST_F(ProgramTest, AWaitForADeadRankNamesIt) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  const std::map<std::string, iris::testing::Scenario> scenarios = {
-      {"read_values", iris::ReadValues},           {"bench", iris::Bench},
-      {"wait_in_time", iris::WaitInTime},          {"wait_too_long", iris::WaitTooLong},
-      {"wait_for_the_dead", iris::WaitForTheDead},
-  };
-  if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"read_values", iris::ReadValues},
+                                  {"bench", iris::Bench},
+                                  {"wait_in_time", iris::WaitInTime},
+                                  {"wait_too_long", iris::WaitTooLong},
+                                  {"wait_for_the_dead", iris::WaitForTheDead}});
 }

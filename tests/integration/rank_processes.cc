@@ -37,6 +37,12 @@ std::optional<int> RunScenario(int argc, char** argv,
   return it->second(std::vector<std::string>(argv + 3, argv + argc));
 }
 
+int TestMain(int argc, char** argv, const std::map<std::string, Scenario>& scenarios) {
+  if (const auto code = RunScenario(argc, argv, scenarios)) return *code;
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
+
 RankProcesses::RankProcesses(const std::string& scenario, int n_ranks, const Options& options) {
   char self[4096] = {};
   if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0) abort();

@@ -2,12 +2,7 @@
 // with a scenario's name; what it prints is read line by line, and what it should know is written
 // to its standard input.
 //
-// The test's main hands over to RunScenario first:
-//   int main(int argc, char** argv) {
-//     if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
-//     testing::InitGoogleTest(&argc, argv); return RUN_ALL_TESTS();
-//   }
-// Not thread-safe.
+// The test's main is TestMain. Not thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -27,6 +22,8 @@ using Scenario = std::function<int(const std::vector<std::string>& args)>;
 // The exit code, if this process is a rank: `PROGRAM --scenario NAME ARGS...`.
 std::optional<int> RunScenario(int argc, char** argv,
                                const std::map<std::string, Scenario>& scenarios);
+// Runs the scenario if this process is a rank, else the tests; returns the exit code.
+int TestMain(int argc, char** argv, const std::map<std::string, Scenario>& scenarios);
 
 class RankProcesses {
  public:

@@ -296,16 +296,13 @@ TEST_F(RegisterTest, StaysMappedWhenItsOwnerDies) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  const std::map<std::string, iris::testing::Scenario> scenarios = {
-      {"buffers", [](const auto&) { return iris::testing::RegisteredBuffers(); }},
-      {"together", [](const auto&) { return iris::testing::RegisteredTogether(); }},
-      {"member_dies", iris::MemberDies},
-      {"opens_and_closes", iris::OpensAndCloses},
-      {"many_pieces", iris::ManyPieces},
-      {"mistakes", iris::Mistakes},
-      {"owner_dies", iris::OwnerDies},
-  };
-  if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(
+      argc, argv,
+      {{"buffers", [](const auto&) { return iris::testing::RegisteredBuffers(); }},
+       {"together", [](const auto&) { return iris::testing::RegisteredTogether(); }},
+       {"member_dies", iris::MemberDies},
+       {"opens_and_closes", iris::OpensAndCloses},
+       {"many_pieces", iris::ManyPieces},
+       {"mistakes", iris::Mistakes},
+       {"owner_dies", iris::OwnerDies}});
 }

@@ -143,7 +143,5 @@ TEST_F(ReplayTest, AnOrderlyJobIsLoggedInOrderAndWithoutAWarning) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, {{"live", iris::Live}})) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv, {{"live", iris::Live}});
 }

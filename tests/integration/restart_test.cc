@@ -166,14 +166,6 @@ int ComeAndGo(const std::vector<std::string>&) {
   return 0;
 }
 
-const std::map<std::string, testing::Scenario>& Scenarios() {
-  static const auto* const scenarios = new std::map<std::string, testing::Scenario>{
-      {"traffic", Traffic},
-      {"come_and_go", ComeAndGo},
-  };
-  return *scenarios;
-}
-
 // Tests.
 
 class RestartTest : public ::testing::Test {
@@ -304,7 +296,6 @@ TEST_F(RestartTest, KillsUnderTrafficAreNotNoticed) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"traffic", iris::Traffic}, {"come_and_go", iris::ComeAndGo}});
 }

@@ -504,13 +504,9 @@ TEST_F(RmaTest, WrongCallsAreRefused) { Run("wrong_calls", 2); }
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  const std::map<std::string, iris::testing::Scenario> scenarios = {
-      {"puts_and_gets", iris::PutsAndGets},
-      {"queued_copies", iris::QueuedCopies},
-      {"tiles", iris::PutsAndGetsTiles},
-      {"wrong_calls", iris::WrongCalls},
-  };
-  if (auto code = iris::testing::RunScenario(argc, argv, scenarios)) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"puts_and_gets", iris::PutsAndGets},
+                                  {"queued_copies", iris::QueuedCopies},
+                                  {"tiles", iris::PutsAndGetsTiles},
+                                  {"wrong_calls", iris::WrongCalls}});
 }

@@ -456,14 +456,6 @@ int Dlpack(const std::vector<std::string>&) {
   return 0;
 }
 
-std::map<std::string, testing::Scenario> Scenarios() {
-  return {{"factories", Factories},
-          {"views", Views},
-          {"mistakes", Mistakes},
-          {"dlpack", Dlpack},
-          {"writes_after_factories", WritesAfterFactories}};
-}
-
 class TensorTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TensorTest, OnTwoRanks) {
@@ -484,7 +476,10 @@ INSTANTIATE_TEST_SUITE_P(Scenarios, TensorTest,
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv,
+                                 {{"factories", iris::Factories},
+                                  {"views", iris::Views},
+                                  {"mistakes", iris::Mistakes},
+                                  {"dlpack", iris::Dlpack},
+                                  {"writes_after_factories", iris::WritesAfterFactories}});
 }

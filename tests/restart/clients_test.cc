@@ -96,12 +96,6 @@ int Obeys(const std::vector<std::string>&) {
   return 0;
 }
 
-const std::map<std::string, testing::Scenario>& Scenarios() {
-  static const auto* const scenarios =
-      new std::map<std::string, testing::Scenario>{{"obeys", Obeys}};
-  return *scenarios;
-}
-
 // Tests.
 
 class ClientsTest : public testing::RestartFixture {
@@ -601,7 +595,5 @@ TEST_F(ClientsTest, WhoNeverAnswersDisturbsNobody) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv, {{"obeys", iris::Obeys}});
 }

@@ -135,12 +135,6 @@ int Passes(const std::vector<std::string>&) {
   return life.End();
 }
 
-const std::map<std::string, testing::Scenario>& Scenarios() {
-  static const auto* const scenarios =
-      new std::map<std::string, testing::Scenario>{{"stays", Stays}, {"passes", Passes}};
-  return *scenarios;
-}
-
 // Tests.
 
 // The calls of an undisturbed run, all or some, each to fail once.
@@ -457,7 +451,5 @@ TEST_F(FirstStartTest, Fails) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv, {{"stays", iris::Stays}, {"passes", iris::Passes}});
 }

@@ -99,12 +99,6 @@ int Lives(const std::vector<std::string>&) {
   return 0;
 }
 
-const std::map<std::string, testing::Scenario>& Scenarios() {
-  static const auto* const scenarios =
-      new std::map<std::string, testing::Scenario>{{"lives", Lives}};
-  return *scenarios;
-}
-
 // Tests.
 
 class PointsTest : public testing::RestartFixture {
@@ -230,7 +224,5 @@ TEST_F(PointsTest, EveryCallOfAStartCanBeTheLast) {
 }  // namespace iris
 
 int main(int argc, char** argv) {
-  if (auto code = iris::testing::RunScenario(argc, argv, iris::Scenarios())) return *code;
-  testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return iris::testing::TestMain(argc, argv, {{"lives", iris::Lives}});
 }
