@@ -82,32 +82,11 @@ absl::StatusOr<Case> Resolve(const CollectiveCase& what) {
   return c;
 }
 
-Result Start(local::Rank& rank, const Comm& comm, const Case& c, uint8_t* in, uint8_t* out) {
-  const uint64_t row = c.row(rank.n_ranks());
-  // A rule decides as it does for a user who leaves the variant to the table.
-  const Variant variant = c.what.as_rule ? Variant::kAuto : c.variant;
-  const DType type = DType::kBf16;
-  const ccl::ReduceOp sum = ccl::ReduceOp::kSum;
-  switch (c.traits.operation) {
-    case Operation::kAllReduce:
-      return ccl::AllReduce(comm, in, out, c.count(), type, sum, rank.stream, variant);
-    case Operation::kReduceScatter:
-      return ccl::ReduceScatter(comm, in, out, row, type, sum, rank.stream, variant);
-    case Operation::kReduce:
-      return ccl::Reduce(comm, in, out, c.count(), type, sum, 0, rank.stream, variant);
-    case Operation::kAllGather:
-      return ccl::AllGather(comm, in, out, row, type, rank.stream, variant);
-    case Operation::kAllToAll:
-      return ccl::AllToAll(comm, in, out, row, type, rank.stream, variant);
-    case Operation::kBroadcast:
-      return ccl::Broadcast(comm, in, out, c.count(), type, 0, rank.stream, variant);
-    case Operation::kGather:
-      return ccl::Gather(comm, in, out, row, type, 0, rank.stream, variant);
-    case Operation::kScatter:
-      return ccl::Scatter(comm, in, out, row, type, 0, rank.stream, variant);
-    default:
-      return ccl::Barrier(comm, rank.stream);
-  }
+// The call that is measured. A rule decides as it does for a user who leaves the variant to the
+// table.
+ccl::Shape ShapeOf(const Case& c, uint32_t n_ranks) {
+  return {c.traits.operation, c.traits.whole ? c.count() : c.row(n_ranks), DType::kBf16,
+          ccl::ReduceOp::kSum, c.what.as_rule ? Variant::kAuto : c.variant};
 }
 
 // Returns the number of elements of `out` that the operation writes at this rank.
@@ -165,10 +144,7 @@ class RankRun : public LocalRun {
   }
 
   ccl::Plan PlanOf(const Case& c) {
-    return ccl::Choose(
-        CommFor(c),
-        {c.traits.operation, c.traits.whole ? c.count() : c.row(rank_.n_ranks()), DType::kBf16,
-         ccl::ReduceOp::kSum, c.what.as_rule ? Variant::kAuto : c.variant});
+    return ccl::Choose(CommFor(c), ShapeOf(c, rank_.n_ranks()));
   }
 
   struct Times {
@@ -184,7 +160,8 @@ class RankRun : public LocalRun {
                          : c.what.bytes <= 4 * kMiB  ? 50
                          : c.what.bytes <= 64 * kMiB ? 10
                                                      : 3;
-    const auto start = [&] { return Start(rank_, comm, c, in_, out_); };
+    const ccl::Call call = {ShapeOf(c, rank_.n_ranks()), in_, out_};
+    const auto start = [&] { return ccl::Run(comm, call, rank_.stream); };
     Clear(out_, std::max(c.what.bytes, kLeastRoomBytes));
     rank_.HostBarrier();
     Do("start", start);
