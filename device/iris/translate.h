@@ -11,7 +11,8 @@
 
 namespace iris {
 
-// Returns true if loads and stores of this rank reach the heap of `rank`, which is on this node.
+// Returns true if loads and stores of this rank reach the heap of `rank`: it is on this node, or on
+// one that shares a fabric with it, which counts as this node in the comments of these headers.
 // Ranks of other nodes are reached by Put, Get, PutSignal, signals and atomics alone.
 IRIS_HOST_DEVICE inline bool Reaches(const DeviceContext& ctx, uint32_t rank) {
   return !impl::OnPort(ctx, rank);
