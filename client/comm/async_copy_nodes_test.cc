@@ -97,7 +97,7 @@ TEST_F(AsyncCopyNodesTest, WrongCallsAreRefused) {
   EXPECT_THAT(text(Put(1, local, local, 8)), HasSubstr("not in this rank's heap"));
   EXPECT_THAT(text(Put(1, At(0, heap_bytes_ - 4), local, 8)),
               AllOf(HasSubstr("put 8 bytes to rank 1: "), HasSubstr("ends beyond the heap"),
-                    HasSubstr("copy it into the heap there")));
+                    HasSubstr("has registered and this rank has open")));
   EXPECT_THAT(text(Get(1, nullptr, At(0, kData), 8)), HasSubstr("the destination is null"));
   EXPECT_THAT(text(Put(1, At(0, kData), local, 8, {At<uint64_t>(0, kData + 12)})),
               HasSubstr("not aligned"));

@@ -568,10 +568,8 @@ std::optional<std::string> HostContext::RefusalOfPeerSide(absl::string_view name
   if (!Has(peer, place->offset_bytes, bytes)) {
     return absl::StrCat(name, " (", RangeText(mine, bytes), ", offset ", place->offset_bytes,
                         ") ends beyond the heap, which has ", base::SizeText(heap_bytes()),
-                        IsLocal(peer) ? absl::StrCat(", and is not of memory that rank ", peer,
-                                                     " has registered and this rank has open")
-                                      : "; memory that a rank of another node has registered is "
-                                        "not reached: copy it into the heap there");
+                        ", and is not of memory that rank ", peer,
+                        " has registered and this rank has open");
   }
   return RefusalOfTeams(name, {peer, place->offset_bytes}, bytes);
 }

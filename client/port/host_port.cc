@@ -469,6 +469,23 @@ absl::StatusOr<uint64_t> HostPort::Atomic(uint32_t to, uint64_t offset, PortAtom
   return number.ok() ? Await(*number, to, deadline) : number.status();
 }
 
+absl::Status HostPort::AwaitMemory(uint64_t offset, uint64_t bytes, absl::Time deadline) {
+  PortRequest request = RequestOf(PortOp::kCovers, options_.rank);
+  request.dst = offset;
+  request.bytes = bytes;
+  for (;;) {
+    const absl::StatusOr<uint64_t> number = Post(request, nullptr, true, deadline);
+    if (!number.ok()) return number.status();
+    const absl::Status covers = Await(*number, options_.rank, deadline).status();
+    if (!absl::IsOutOfRange(covers)) return covers;
+    if (Now() >= deadline) {
+      return absl::OutOfRangeError(
+          "the port process of this node does not have the memory: irisd's log says why");
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
 absl::StatusOr<uint64_t> HostPort::HeapWord(uint64_t offset) const {
   const auto* const word = reinterpret_cast<const uint64_t*>(options_.heap_address + offset);
   if (driver_->kind() == driver::BackendKind::kEmu) return Word(word);

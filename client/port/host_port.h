@@ -77,6 +77,10 @@ class HostPort {
   absl::StatusOr<uint64_t> Atomic(uint32_t to, uint64_t offset, PortAtomic op, PortType type,
                                   uint64_t value, uint64_t compare);
 
+  // Waits until the port process has memory that this rank has registered, so that puts and gets of
+  // other nodes, and those from it, find it. kOutOfRange: it does not get it.
+  absl::Status AwaitMemory(uint64_t offset, uint64_t bytes, absl::Time deadline);
+
   // Says at which offset of this rank's heap kernels count their requests. Until then they have
   // none.
   void CountKernelsAt(uint64_t posted_offset) { kernels_posted_ = posted_offset; }

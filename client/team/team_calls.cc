@@ -58,6 +58,9 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
                                                  wire::kMaxAllocationNameBytes, " are allowed"));
 }
 
+// The port process takes registered memory within some ms, unless it cannot.
+constexpr absl::Duration kPortTakesMemoryWithin = absl::Seconds(10);
+
 // The time that an error waits for irisd's answer.
 constexpr absl::Duration kWhereTimeout = absl::Milliseconds(250);
 
@@ -286,9 +289,27 @@ absl::StatusOr<Allocation> TeamCalls::Register(void* memory, const AllocateOptio
   if (absl::Status status = CheckName(what, options.name); !status.ok()) return status;
   absl::StatusOr<RegisterOp> op = Shared(memory, options);
   if (!op.ok()) return Annotate(op.status(), what);
+  // Where there are other nodes, the name is published last, so that ranks that open the memory by
+  // name find it in the port.
+  if (port_ != nullptr) op->options.name.clear();
   const auto result = Operate(own_, what, *std::move(op));
   if (!result.ok()) return result.status();
-  return Allocation{result->offset_bytes, options.bytes, memory, own_.id};
+  const uint64_t offset = result->offset_bytes;
+  absl::Status status = InPort(offset, options.bytes);
+  if (status.ok() && port_ != nullptr && !options.name.empty()) {
+    status = PublishAs(what, offset, options.bytes, options.name);
+  }
+  if (!status.ok()) {
+    (void)Operate(own_, what, FreeOp{offset});
+    return Annotate(status, what);
+  }
+  return Allocation{offset, options.bytes, memory, own_.id};
+}
+
+absl::Status TeamCalls::InPort(uint64_t offset_bytes, uint64_t bytes) {
+  if (port_ == nullptr) return absl::OkStatus();
+  return port_->AwaitMemory(offset_bytes, bytes,
+                            DeadlineIn(std::min(options_.timeout, kPortTakesMemoryWithin)));
 }
 
 absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const AllocateOptions& options,
@@ -308,7 +329,9 @@ absl::StatusOr<Allocation> TeamCalls::RegisterTogether(void* memory, const Alloc
   const auto result = (*state)->operations.RunBoth(
       *std::move(op), options_.timeout,
       [&](const OperationResult& registered) -> Operation {
-        return ConfirmOp{registered.offset_bytes, MapTogether(registered.offset_bytes, &together)};
+        absl::Status status = MapTogether(registered.offset_bytes, &together);
+        if (status.ok()) status = InPort(registered.offset_bytes, options.bytes);
+        return ConfirmOp{registered.offset_bytes, status};
       },
       [&](const OperationResult& registered) { UnmapTogether(registered.offset_bytes, together); });
   if (!result.ok()) return Annotate(result.status(), what);
@@ -498,16 +521,11 @@ absl::StatusOr<Opened> TeamCalls::OpenedAs(absl::string_view what, uint32_t rank
 }
 
 absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
-  if (!range.registered) {
+  if (!range.registered || !window_->IsLocal(rank)) {
     absl::MutexLock lock(&mu_);
-    ++n_opened_[range.offset_bytes];
+    const uint64_t n = opened_[range.offset_bytes].n + 1;
+    opened_[range.offset_bytes] = {n, rank, range.registered ? range.bytes : 0};
     return absl::OkStatus();
-  }
-  if (!window_->IsLocal(rank)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "rank ", rank,
-        " is on another node, and has registered memory of its own, which only ranks of its node "
-        "reach: let it allocate the memory in its heap"));
   }
   const HeapPart part = {options_.job, rank, range.offset_bytes, range.bytes};
   auto lent = plane_->Borrow(part, DeadlineIn(options_.timeout));
@@ -515,13 +533,24 @@ absl::Status TeamCalls::TakeOpened(uint32_t rank, const OpenedRange& range) {
   // Mapped and counted under one lock, so that a Close on another thread does not unmap it.
   absl::MutexLock lock(&mu_);
   absl::Status status = borrowed_.Map(part, *std::move(lent));
-  if (status.ok()) ++n_opened_[range.offset_bytes];
+  if (status.ok()) ++opened_[range.offset_bytes].n;
   return status;
 }
 
 bool TeamCalls::Borrows(uint32_t owner, uint64_t offset_bytes, uint64_t bytes) const {
-  absl::MutexLock lock(&mu_);
-  return borrowed_.Has(owner, offset_bytes, bytes);
+  {
+    absl::MutexLock lock(&mu_);
+    if (borrowed_.Has(owner, offset_bytes, bytes)) return true;
+    auto next = opened_.upper_bound(offset_bytes);
+    if (next != opened_.begin()) {
+      const auto& [start, opens] = *--next;
+      const uint64_t within = offset_bytes - start;
+      if (opens.owner == owner && within <= opens.bytes && bytes <= opens.bytes - within) {
+        return true;
+      }
+    }
+  }
+  return !window_->IsLocal(owner) && HaveTogether({owner}, offset_bytes, bytes);
 }
 
 absl::Status TeamCalls::Close(const Opened& opened) {
@@ -530,21 +559,24 @@ absl::Status TeamCalls::Close(const Opened& opened) {
   if (absl::Status status = guard_->Usable(); !status.ok()) return Annotate(status, what);
   const auto close = [&] { return Operate(own_, what, FreeOp{offset}).status(); };
   bool last = false;
+  Opens opens;
   {
     absl::MutexLock lock(&mu_);
-    const auto open = n_opened_.find(offset);
-    if (open == n_opened_.end()) {
+    const auto open = opened_.find(offset);
+    if (open == opened_.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": this context has not opened it, or has closed it already"));
     }
-    last = --open->second == 0;
-    if (last) n_opened_.erase(open);
+    opens = open->second;
+    last = --open->second.n == 0;
+    if (last) opened_.erase(open);
     if (last) borrowed_.Unmap(offset);
   }
   const absl::Status status = last ? GiveBack(offset, close) : close();
   if (!status.ok()) {
     absl::MutexLock lock(&mu_);
-    ++n_opened_[offset];
+    opens.n = opened_[offset].n + 1;
+    opened_[offset] = opens;
   }
   return status;
 }

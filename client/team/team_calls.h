@@ -165,6 +165,8 @@ class TeamCalls {
   // Maps the parts of all ranks, this rank's included, all or nothing. If `together` has segments,
   // maps only these; kAborted if others are at their place by now.
   absl::Status MapTogether(uint64_t offset_bytes, Together* together);
+  // Waits until the port process has registered memory of this rank, if the job has one.
+  absl::Status InPort(uint64_t offset_bytes, uint64_t bytes);
   // Unmaps the memory that MapTogether mapped at the offset, if it is still the same.
   void UnmapTogether(uint64_t offset_bytes, const Together& together) ABSL_LOCKS_EXCLUDED(mu_);
   // Unmaps and returns the memory that MapTogether mapped at the offset; nullopt if there is none.
@@ -197,7 +199,13 @@ class TeamCalls {
   mutable absl::Mutex mu_;
   std::map<uint32_t, std::shared_ptr<State>> teams_ ABSL_GUARDED_BY(mu_);
   // How often this context has opened the memory of other ranks, by offset, which is unique.
-  std::map<uint64_t, uint64_t> n_opened_ ABSL_GUARDED_BY(mu_);
+  struct Opens {
+    uint64_t n = 0;
+    // If it is registered memory of a rank of another node, which is not mapped here.
+    uint32_t owner = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<uint64_t, Opens> opened_ ABSL_GUARDED_BY(mu_);
   BorrowedMemory borrowed_ ABSL_GUARDED_BY(mu_);
   // From this offset on, nobody has had the memory of this rank's heap.
   uint64_t fresh_from_bytes_ ABSL_GUARDED_BY(mu_);

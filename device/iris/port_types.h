@@ -23,6 +23,9 @@ enum class PortOp : uint8_t {
   // Like kPut and kGet, of rows: the next slot is a PortRows. `bytes` is the length of a row.
   kPutRows = 4,
   kGetRows = 5,
+  // kOk once the port process has all of the `bytes` bytes from `dst` of the requesting rank, which
+  // is `to`; else kOutOfRange. For memory that was registered just before.
+  kCovers = 6,
 };
 
 // What PortRequest::src of a put, or dst of a get, counts from.

@@ -146,6 +146,9 @@ struct SetLayout {
   std::vector<NodePart> nodes;
   std::vector<SegmentInfo> segments;
   std::vector<SegmentId> forgotten;
+  // Segments at this offset and above are registered memory. The job goes on if the port process
+  // cannot have them.
+  uint64_t registered_from = ~uint64_t{0};
 };
 // Takes over the port process from an irisd that has ended. All memory that it is to have is in
 // `layout`. The effects SendToNode for what it may not have taken follow, with their old numbers.

@@ -235,8 +235,11 @@ class Invariants {
         return false;
       }
       for (size_t i = 0; i < n; ++i) {
-        const bool gives = std::holds_alternative<RegisterOp>(*op.op) && op.asked[i] && !own;
-        hold(gives != op.given[i].pieces.empty(), "memory to be registered");
+        const bool gives = std::holds_alternative<RegisterOp>(*op.op) && op.asked[i] &&
+                           job.IsLocal(team.info.ranks[i]);
+        const bool has = !op.given[i].pieces.empty();
+        // The leader of another node tells why a rank can give nothing.
+        hold(has == gives || (gives && !job.Decides()), "memory to be registered");
         for (const SegmentId id : op.given[i].pieces) {
           const Segment* const piece = Live(id);
           hold(piece != nullptr && piece->registered && piece->info.rank == team.info.ranks[i],
@@ -284,7 +287,7 @@ class Invariants {
       const RegisteredMemory& registered = *allocation.registered;
       Hold(job, offset - registered.lead_bytes >= end, "allocations overlap at ", offset);
       const Team* const team = job.teams.Find(allocation.team);
-      if (registered.pieces.empty()) {
+      if (!allocation.is_registered()) {
         end = offset + std::max<uint64_t>(allocation.bytes, 1);
         Hold(job, end <= job.heap_bytes, "an allocation beyond the heap");
       } else {
@@ -359,7 +362,10 @@ class Invariants {
       mine->second.second = info.offset_bytes + info.bytes;
     }
     uint64_t lowest = ~uint64_t{0}, highest = 0;
+    size_t n_local = 0;
     for (const Rank rank : team.info.ranks) {
+      if (!job.IsLocal(rank)) continue;
+      ++n_local;
       const auto mine = reach.find(rank);
       if (!Hold(job,
                 mine != reach.end() && mine->second.first <= offset_bytes &&
@@ -371,12 +377,13 @@ class Invariants {
       lowest = std::min(lowest, mine->second.first);
       highest = std::max(highest, mine->second.second);
     }
-    Hold(job, reach.size() == team.info.ranks.size() && lowest == start && highest == end,
+    const bool all_here = n_local == team.info.ranks.size();
+    Hold(job,
+         reach.size() == n_local &&
+             (all_here ? lowest == start && highest == end : lowest >= start && highest <= end),
          "registered memory at ", offset_bytes, " has another room than it needs");
-    const uint64_t floor =
-        job.heap_bytes + (job.growth.has_value() ? job.growth->bytes : uint64_t{0});
-    Hold(job, start >= floor && end <= job.stride_bytes, "registered memory at ", offset_bytes,
-         " is not in its place");
+    Hold(job, start >= job.HeapEndBytes() && end <= job.stride_bytes, "registered memory at ",
+         offset_bytes, " is not in its place");
   }
 
   void OneGrowth(const Job& job) {

@@ -118,10 +118,11 @@ void Job::Unplace(uint64_t offset_bytes) {
   const auto found = allocations.find(offset_bytes);
   IRIS_CHECK(found != allocations.end(), "what is given back was placed");
   const std::vector<SegmentId> pieces = found->second.registered->pieces;
+  const bool registered = found->second.is_registered();
   if (IsNamed(found->second)) names.erase(&*found);
   if (!found->second.sync) --teams.at(found->second.team).n_allocations;
   allocations.erase(offset_bytes);
-  if (pieces.empty()) {
+  if (!registered) {
     const absl::Status freed = allocator.Free(offset_bytes);
     IRIS_CHECK(freed.ok(), "the allocator knows every live allocation");
   }
@@ -131,7 +132,7 @@ void Job::Unplace(uint64_t offset_bytes) {
 
 std::optional<uint64_t> Job::RoomAboveHeap(uint64_t bytes) const {
   // Allocated from the top downwards, so that the heap can grow as long as possible.
-  const uint64_t floor = heap_bytes + (growth.has_value() ? growth->bytes : uint64_t{0});
+  const uint64_t floor = HeapEndBytes();
   uint64_t end = stride_bytes;
   for (auto next = allocations.rbegin(); next != allocations.rend(); ++next) {
     const HeapAllocation& other = next->second;

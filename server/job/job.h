@@ -105,7 +105,8 @@ inline constexpr size_t kMaxRefusedJoins = 256;
 // Memory that a rank registers, until the operation of its team has an outcome.
 struct GivenMemory {
   uint64_t lead_bytes = 0;
-  std::vector<SegmentId> pieces;
+  uint64_t bytes = 0;             // of all its allocations
+  std::vector<SegmentId> pieces;  // none of a rank of another node
 };
 
 // An operation that some ranks of the team have asked for.
@@ -177,10 +178,10 @@ class Rare {
 
 // Memory that ranks allocated themselves and registered. It lies above the heap.
 struct RegisteredMemory {
-  // For each rank of the team, the consecutive allocations that contain its range.
+  // For each rank of the team on this node, the consecutive allocations that contain its range.
   std::vector<SegmentId> pieces;
   uint64_t lead_bytes = 0;   // the most that a rank's first allocation has before the range
-  uint64_t piece_bytes = 0;  // the size into which each rank's pieces fit
+  uint64_t piece_bytes = 0;  // the size into which each rank's pieces fit; not 0
 };
 
 // AllocationLabel: the name, dtype and shape of an allocation, in one block of memory, since a job
@@ -222,7 +223,7 @@ struct HeapAllocation {
   bool freed = false;  // the owner freed it, and other ranks have it open
 
   uint64_t alignment_bytes() const { return uint64_t{1} << alignment_log2; }
-  bool is_registered() const { return !registered->pieces.empty(); }
+  bool is_registered() const { return registered->piece_bytes != 0; }
 };
 using HeapAllocations = Tracked<std::map<uint64_t, HeapAllocation>>;  // by offset
 
@@ -412,6 +413,10 @@ struct Job : JobHead {
   // Reverts Keep: frees the range and its name.
   void Unplace(uint64_t offset_bytes);
 
+  // Returns the size of the heap, with a growth under way.
+  uint64_t HeapEndBytes() const {
+    return heap_bytes + (growth.has_value() ? growth->bytes : uint64_t{0});
+  }
   // Returns an offset at which `bytes` bytes of registered memory fit: above the heap and above a
   // growth under way, below other registered memory.
   std::optional<uint64_t> RoomAboveHeap(uint64_t bytes) const;

@@ -795,6 +795,181 @@ TEST_F(NodesTest, ForgetsValuesThatAllHaveAskedFor) {
   }
 }
 
+// Memory of ranks, as their port processes have it.
+class RegisterTest : public NodesTest {
+ protected:
+  static constexpr uint64_t kG = kGranularity;
+  static RegisterOp Memory(uint64_t pieces = 1, uint64_t lead = 0, uint64_t bytes = kG / 2) {
+    return {.piece_bytes = std::vector<uint64_t>(pieces, kG),
+            .lead_bytes = lead,
+            .bytes = bytes,
+            .name = "x",
+            .tensor = {}};
+  }
+  // Where the port process of each node has registered memory, by rank.
+  std::map<Rank, std::vector<uint64_t>> InPorts() {
+    std::map<Rank, std::vector<uint64_t>> found;
+    for (const auto& node : nodes_) {
+      const std::vector<JobSnapshot> jobs = node->machine->Jobs();
+      for (const RankSnapshot& rank : jobs.at(0).ranks) {
+        for (const SegmentInfo& info : rank.registered) {
+          EXPECT_TRUE(node->memory.contains(info.id)) << "rank " << rank.rank;
+          found[rank.rank].push_back(info.offset_bytes);
+        }
+      }
+    }
+    return found;
+  }
+  size_t InPort(const TestNode& node) { return node.memory.size() - n_local_; }
+};
+
+TEST_F(RegisterTest, TogetherLiesAtOneOffsetOnAllNodes) {
+  MakeReady(3, 2);
+  const uint64_t stride = nodes_[0]->machine->Jobs().at(0).stride_bytes;
+  std::vector<CallId> calls;
+  for (Rank rank = 0; rank < 6; ++rank) {
+    // The leader's ranks have the least around the range.
+    calls.push_back(Ask(rank, 0, Memory(1 + rank, rank / 2 * kG, kG / 2)));
+  }
+  Settle();
+  ASSERT_FALSE(OneStatus(calls).ok());  // it does not end in the last of rank 5's allocations
+  EXPECT_THAT(OneStatus(calls).message(), HasSubstr("begin in the first and end in the last"));
+  EXPECT_THAT(InPorts(), IsEmpty());
+
+  for (Rank rank = 0; rank < 6; ++rank) {
+    RegisterOp op{.piece_bytes = {(1 + rank) * kG}, .lead_bytes = rank / 2 * kG, .bytes = kG / 2};
+    calls[rank] = Ask(rank, 1, op);
+  }
+  Settle();
+  ASSERT_TRUE(OneStatus(calls).ok()) << OneStatus(calls);
+  // Two granules of ranks 4 and 5 before it, four of rank 5 from its begin on.
+  const uint64_t offset = stride - 4 * kG;
+  for (Rank rank = 0; rank < 6; ++rank) {
+    EXPECT_EQ(ResultOf(rank, calls[rank]).offset_bytes, offset);
+    EXPECT_THAT(InPorts()[rank], ElementsAre(offset - rank / 2 * kG));
+  }
+  EXPECT_TRUE(OneStatus(AskAll(2, ConfirmOp{offset})).ok());
+  // The heap ends below it, on all nodes.
+  EXPECT_THAT(OneStatus(AskAll(3, GrowOp{stride - kHeap - 5 * kG})).message(),
+              HasSubstr("are of registered memory"));
+  const auto below = AskAll(4, Memory());
+  ASSERT_TRUE(OneStatus(below).ok()) << OneStatus(below);
+  EXPECT_EQ(ResultOf(5, below[5]).offset_bytes, offset - 3 * kG);
+  for (const uint64_t each : {offset, offset - 3 * kG}) {
+    EXPECT_TRUE(OneStatus(AskAll(each == offset ? 5 : 6, FreeOp{each})).ok());
+  }
+  EXPECT_THAT(InPorts(), IsEmpty());
+  for (const auto& node : nodes_) EXPECT_EQ(InPort(*node), 0u);
+}
+
+TEST_F(RegisterTest, WhatOneCannotConfirmIsFreedOnAllNodes) {
+  MakeReady(3, 2);
+  uint64_t k = 0;
+  for (const bool in_time : {true, false}) {
+    const auto calls = AskAll(k++, Memory());
+    ASSERT_TRUE(OneStatus(calls).ok()) << OneStatus(calls);
+    const uint64_t offset = ResultOf(0, calls[0]).offset_bytes;
+    EXPECT_THAT(InPorts(), SizeIs(6));
+    std::vector<CallId> confirms;
+    if (in_time) {
+      // Node 2's other rank has not asked when the outcome comes, and none of node 4.
+      confirms = {Ask(2, k, ConfirmOp{offset, "no room"})};
+      Settle();
+      EXPECT_THAT(StatusOf(2, confirms[0]).message(), HasSubstr("could not map it: no room"));
+    } else {
+      confirms = {Ask(0, k, ConfirmOp{offset}, kWorldTeam, absl::Seconds(1))};
+      clock_.Advance(absl::Seconds(2));
+      Do(*nodes_[0], Tick{});
+      Settle();
+      EXPECT_EQ(StatusOf(0, confirms[0]).code(), absl::StatusCode::kDeadlineExceeded);
+    }
+    EXPECT_FALSE(OneStatus(AskAll(k++, ConfirmOp{offset})).ok());
+    EXPECT_THAT(InPorts(), IsEmpty());
+    for (const auto& node : nodes_) EXPECT_EQ(InPort(*node), 0u);
+  }
+  EXPECT_TRUE(OneStatus(AskAll(k, AllocateOp{.bytes = 1, .tensor = {}})).ok());
+}
+
+TEST_F(RegisterTest, ARankAloneRegistersAndOthersOpen) {
+  MakeReady(2, 2);
+  for (const Rank owner : {1u, 2u}) {
+    RegisterOp unnamed = Memory();
+    unnamed.name.clear();
+    const CallId call = Ask(owner, 0, unnamed, OwnTeam(owner));
+    Settle();
+    const uint64_t offset = ResultOf(owner, call).offset_bytes;
+    EXPECT_THAT(InPorts(), SizeIs(1));
+    Ask(owner, 1, PublishOp{offset, "x"}, OwnTeam(owner));
+    Settle();
+    const Rank opener = 3;
+    const CallId opens = Ask(opener, owner == 1 ? 0 : 2, OpenOp{owner, "x"}, OwnTeam(opener));
+    Settle();
+    const OperationResult result = ResultOf(opener, opens);
+    ASSERT_TRUE(result.opened.has_value());
+    EXPECT_EQ(result.opened->offset_bytes, offset);
+    EXPECT_TRUE(result.opened->registered);
+    Ask(owner, 2, FreeOp{offset}, OwnTeam(owner));
+    Settle();
+    EXPECT_THAT(InPorts(), SizeIs(1)) << "it is open";
+    Ask(opener, owner == 1 ? 1 : 3, FreeOp{offset}, OwnTeam(opener));
+    Settle();
+    EXPECT_THAT(InPorts(), IsEmpty());
+  }
+  const CallId bad = Ask(3, 4, Memory(1, 2 * kG), OwnTeam(3));
+  RegisterOp uneven = Memory();
+  uneven.piece_bytes = {kG + 1};
+  const CallId worse = Ask(2, 3, uneven, OwnTeam(2));
+  Settle();
+  EXPECT_THAT(StatusOf(3, bad).message(), HasSubstr("do not begin in the first"));
+  EXPECT_THAT(StatusOf(2, worse).message(), HasSubstr("a multiple of"));
+  EXPECT_EQ(InPort(*nodes_[1]), 0u);
+}
+
+TEST_F(RegisterTest, AnotherIrisdGoesOnWithIt) {
+  MakeReady(2, 2);
+  const auto calls = AskAll(0, Memory());
+  ASSERT_TRUE(OneStatus(calls).ok()) << OneStatus(calls);
+  // One asks again of another irisd, which keeps what it gave.
+  const CallId given = Ask(2, 1, RegisterOp{.piece_bytes = {kG}, .bytes = 8, .tensor = {}});
+  const CallId of_leader = Ask(0, 1, RegisterOp{.piece_bytes = {kG}, .bytes = 8, .tensor = {}});
+  Settle();
+  for (const auto& node : nodes_) {
+    Restart(*node);
+    EXPECT_EQ(InPort(*node), 2u);
+    EXPECT_THAT(InPorts(), SizeIs(4));
+    EXPECT_EQ(node->layouts.back().registered_from, kHeap);
+  }
+  EXPECT_FALSE(StatusOf(2, given).ok() || StatusOf(0, of_leader).ok());
+  for (const Rank rank : {1u, 3u}) {
+    Ask(rank, 1, RegisterOp{.piece_bytes = {kG}, .bytes = 8, .tensor = {}});
+  }
+  Settle();
+  EXPECT_EQ(InPort(*nodes_[1]), 4u);
+  EXPECT_EQ(InPort(*nodes_[0]), 4u);
+}
+
+TEST_F(RegisterTest, NothingIsLeftOfARankThatIsLost) {
+  MakeReady(2, 2);
+  const CallId waits = Ask(2, 0, Memory());
+  Settle();
+  Do(NodeOf(3), SessionHungUp{SessionId{4}, "test"});
+  Settle();
+  EXPECT_EQ(StatusOf(2, waits).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(InPort(*nodes_[1]), 0u);
+  size_t n_segments = 0;
+  for (const Segment& segment : nodes_[1]->machine->Segments()) n_segments += segment.registered;
+  EXPECT_EQ(n_segments, 0u);
+}
+
+TEST_F(RegisterTest, IsForJobsWhoseNodesDoNotMapEachOther) {
+  Build(2, 2);
+  nodes_[0]->fabric = nodes_[1]->fabric = "rack-a";
+  MakeReady();
+  const auto calls = AskAll(0, Memory());
+  EXPECT_EQ(OneStatus(calls).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(InPort(*nodes_[0]), 0u);
+}
+
 TEST_F(NodesTest, TeamsAcrossNodes) {
   MakeReady(2, 2);
   std::vector<CallId> calls;

@@ -130,9 +130,13 @@ void JobMachine::Impl::RestorePort(JobId id, bool kept) {
   if (!kept || job->is_starting() || nodes.MapsOthers(nodes.own)) {
     return On(PortFailed{id, "irisd was restarted"});
   }
-  SetLayout layout{id, 0, {}, OwnSegmentsOf(*job), {}};
+  SetLayout layout{id, 0, {}, OwnSegmentsOf(*job), {}, job->HeapEndBytes()};
   if (job->growth.has_value() && job->growth->mapping) {
     const std::vector<SegmentInfo> more = InfosOf(OwnSegments(*job, *job->growth));
+    layout.segments.insert(layout.segments.end(), more.begin(), more.end());
+  }
+  for (const auto& [offset, allocation] : job->allocations) {
+    const std::vector<SegmentInfo> more = InfosOf(allocation.registered->pieces);
     layout.segments.insert(layout.segments.end(), more.begin(), more.end());
   }
   if (job->state == JobState::kReady) {

@@ -57,10 +57,11 @@ bool KeepsNothing(const Operation& op) {
 
 // Calls Check, and refuses what jobs of several nodes do not have.
 absl::Status CheckIn(const Job& job, const Operation& op, const Team& team) {
-  if (job.nodes.has_value() &&
-      (std::holds_alternative<RegisterOp>(op) || std::holds_alternative<ConfirmOp>(op))) {
+  const auto maps_others = [](const auto& each) { return each.second.with_previous; };
+  if (std::holds_alternative<RegisterOp>(op) && job.nodes.has_value() &&
+      std::any_of(job.nodes->all.begin(), job.nodes->all.end(), maps_others)) {
     return absl::UnimplementedError(
-        "memory is not registered in a job of several nodes: allocate it");
+        "memory is not registered in a job whose nodes map each other's memory: allocate it");
   }
   return Check(op, team);
 }
@@ -197,12 +198,14 @@ void Teams::Ask(Job& job, Team& team, size_t index, CallId call, const Operation
   const Rank rank = team.info.ranks[index];
   if (call.value != 0) WaitFor(job, team, index, call);
   if (!job.Decides()) {
+    TakeForLeader(job, team, index, &op);
     return TellNodes(job, OperationAsked{team.info.id, spec.k, rank, spec.timeout, spec.only_thread,
                                          std::move(op)});
   }
   if (absl::Status s = job.CheckAlive(team); !s.ok()) return Conclude(job, team, s);
   const auto fail = [&](const absl::Status& status) {
-    FreeFailed(job, team, op);
+    // Other nodes free what the operation names that they are told.
+    if (!job.nodes.has_value()) FreeFailed(job, team, op);
     Conclude(job, team, status);
   };
   if (!full.ok()) return fail(full);
@@ -263,17 +266,21 @@ absl::Status Teams::Follow(Job& job, const OperationDecided& decided) {
   const uint64_t held = team->op.has_value() ? HeldBytes(team->op->op) : 0;
   if (decided.status.ok()) {
     if (absl::Status s = CheckIn(job, decided.op, *team); !s.ok()) return s;
+    if (absl::Status s = CheckGiven(job, *team, decided.op); !s.ok()) return s;
     if (job.value_bytes - held + HeldBytes(decided.op) > job.MaxValueBytes()) {
       return absl::ResourceExhaustedError("values of broadcasts take too much memory");
     }
   }
   if (!team->op.has_value()) team->op = NewPending(*team, FreeOp(), 0);
+  // One that has failed may free memory.
+  if (decided.status.ok() || std::holds_alternative<ConfirmOp>(decided.op)) {
+    job.value_bytes += HeldBytes(decided.op) - held;
+    team->op->op = decided.op;
+  }
   if (!decided.status.ok()) {
     Conclude(job, *team, CleanStatus(decided.status));
     return absl::OkStatus();
   }
-  job.value_bytes += HeldBytes(decided.op) - held;
-  team->op->op = decided.op;
   team->op->grown = true;  // the leader has published the growth that it needed
   Execute(job, *team);
   if (!job.teams.contains(decided.team)) return absl::OkStatus();  // it was its last operation
@@ -361,7 +368,7 @@ void Teams::Execute(Job& job, Team& team) {
           .wall = now_.wall,
           .grown = team.op->grown,
           .granularity_bytes = granularity_bytes_,
-          .given = GivenBy(team)};
+          .given = GivenBy(job, team)};
   const Operation& op = team.op->op;
   Executed executed = std::visit([&run](const auto& args) { return args.Execute(run); }, op);
   for (EventDetail& event : run.events) Note(job, std::move(event));

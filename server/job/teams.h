@@ -78,11 +78,16 @@ struct Teams : Segments {
   // operations/memory_of_ranks.cc defines the following functions.
   // Carries out the result of a register operation, and concludes it.
   void Adopt(Job& job, Team& team, Adopts adopts);
-  // Keeps the descriptors that came with the present call. They have no range of the heap yet.
+  // Keeps the descriptors that came with the present call, if it is of a rank of this node. They
+  // have no range of the heap yet.
   absl::StatusOr<GivenMemory> TakePieces(Job& job, Rank rank, const RegisterOp& op);
-  // Takes the pieces of a register operation of several ranks. Other operations have none.
+  // Takes the pieces of a register operation. Other operations have none.
   absl::Status TakeGiven(Job& job, Team& team, size_t index, const Operation& op);
-  std::vector<Given> GivenBy(const Team& team) const;
+  // The same on a node that follows. The leader hears an error with the operation.
+  void TakeForLeader(Job& job, Team& team, size_t index, Operation* op);
+  // Returns an error unless what ranks of this node have given fits what the leader has decided.
+  static absl::Status CheckGiven(const Job& job, const Team& team, const Operation& op);
+  static std::vector<Given> GivenBy(const Job& job, const Team& team);
   // Frees memory that must not outlast a failed operation.
   void FreeFailed(Job& job, Team& team, const Operation& op);
 };

@@ -247,12 +247,13 @@ void Engine::Queue(Ring* ring, uint32_t index) {
                        LocalExtent(request, slot.rows))) {
     code = StatusCode::kOutOfRange;
   }
+  const bool is_over = code != StatusCode::kOk || request.op == PortOp::kCovers;
   Peer* peer = nullptr;
-  if (code == StatusCode::kOk) {
+  if (!is_over) {
     peer = PeerOf(node_of_[request.to]);
     if (peer->state == Peer::State::kLost) code = StatusCode::kAborted;
   }
-  if (code != StatusCode::kOk) {
+  if (is_over || code != StatusCode::kOk) {
     ring->Complete(index, code, 0);
     return;
   }

@@ -408,6 +408,11 @@ absl::Status Port::OnMemory(const Memory& memory, wire::UniqueFd fd) {
   const absl::Status status =
       memory_->Add(memory.segment_id(), memory.rank(), memory.offset_bytes(), memory.bytes(),
                    memory.device_uuid(), std::move(fd));
+  if (!status.ok() && memory.registered()) {
+    logger_->Warn("registered memory is not reached from other nodes",
+                  {{"job", setup_.job()}, {"error", status.ToString()}});
+    return absl::OkStatus();
+  }
   if (!status.ok()) return status;
   segments_.insert(memory.segment_id());
   engine_->Offer(memory.rank(), memory.offset_bytes());

@@ -1224,6 +1224,34 @@ int MappedFiles(pid_t pid) {
   return n;
 }
 
+TEST(PortTest, SaysWhichMemoryItHasAndGoesOnWithoutWhatItCannotMap) {
+  Cluster cluster = Start(2, 1);
+  ASSERT_TRUE(cluster.ok);
+  PortNode& node = *cluster.nodes[1];
+  PortRequester ring = node.Requester(1);
+  const auto covers = [&](uint64_t at, uint64_t bytes, uint32_t of = 1) {
+    PortRequest request = Put(of, at, 0, bytes);
+    request.op = PortOp::kCovers;
+    return ring.Wait(ring.Post(request));
+  };
+  const uint64_t heap_bytes = node.heap_bytes(), half = heap_bytes / 2, above = 256 << 20;
+  EXPECT_EQ(covers(0, heap_bytes), StatusCode::kOk);
+  EXPECT_EQ(covers(8, heap_bytes), StatusCode::kOutOfRange);
+  EXPECT_EQ(covers(~uint64_t{0}, 2), StatusCode::kOutOfRange);
+  EXPECT_EQ(covers(0, 8, 0), StatusCode::kInvalidArgument);
+  EXPECT_EQ(covers(above, 8), StatusCode::kOutOfRange);
+  ASSERT_TRUE(node.AddMemory(1, 1, 100, above));
+  EXPECT_TRUE(Eventually([&] { return covers(above, half) == StatusCode::kOk; }));
+  ASSERT_TRUE(node.AddMemory(1, 0, 101, above + 4096));  // it overlaps the other one
+  PortRequester sender = cluster.nodes[0]->Requester(0);
+  Fill(cluster.nodes[0]->heap(0), kMiB, Seed());
+  EXPECT_EQ(sender.Wait(sender.Post(Put(1, above, 0, kMiB))), StatusCode::kOk);
+  EXPECT_EQ(memcmp(node.heap(1) + half, cluster.nodes[0]->heap(0), kMiB), 0);
+  EXPECT_EQ(covers(above, half + 1), StatusCode::kOutOfRange);
+  node.ForgetMemory(100);
+  EXPECT_TRUE(Eventually([&] { return covers(above, 1) == StatusCode::kOutOfRange; }));
+}
+
 TEST(PortTest, MemoryGoesWhileOthersWriteToIt) {
   Cluster cluster = Start(2, 1);
   ASSERT_TRUE(cluster.ok);

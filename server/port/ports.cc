@@ -335,6 +335,7 @@ void Ports::LayOut(const SetLayout& layout, std::vector<PortSegment> segments) {
       memory.set_offset_bytes(segment.info.offset_bytes);
       memory.set_bytes(segment.info.bytes);
       memory.set_device_uuid(segment.device_uuid);
+      memory.set_registered(segment.info.offset_bytes >= layout.registered_from);
       absl::StatusOr<int> fd = segment.open();
       if (!fd.ok()) return Fail(port, std::string(fd.status().message()));
       Queue(port, LinkType::kPortMemory, memory.SerializeAsString(), wire::UniqueFd(*fd));

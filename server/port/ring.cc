@@ -90,10 +90,15 @@ uint64_t LocalExtent(const PortRequest& request, const PortRows& rows) {
 
 StatusCode CheckRequest(const PortRequest& request, const PortRows& rows,
                         const RequestLimits& limits) {
-  if (request.op < PortOp::kPut || request.op > PortOp::kGetRows || request.flags != 0 ||
+  const bool covers = request.op == PortOp::kCovers;
+  if (request.op < PortOp::kPut || request.op > PortOp::kCovers || request.flags != 0 ||
       request.reserved[0] != 0 || request.reserved[1] != 0 || request.reserved[2] != 0 ||
-      request.to >= limits.n_ranks || request.to - limits.first_rank < limits.n_local) {
+      request.to >= limits.n_ranks || covers != (request.to - limits.first_rank < limits.n_local)) {
     return StatusCode::kInvalidArgument;
+  }
+  if (covers) {
+    return Within(request.dst, request.bytes, limits.max_heap_bytes) ? StatusCode::kOk
+                                                                     : StatusCode::kOutOfRange;
   }
   if (request.op == PortOp::kAtomic) {
     if (!IsPortAtomic(request.atomic, request.type) ||

@@ -230,7 +230,7 @@ class JobDecoder {
         allocation.opens.Change()[open.rank()] = open.n();
       }
       if (!job_.teams.contains(allocation.team)) return Broken("an allocation of no team");
-      if (from.pieces_size() > 0) {
+      if (from.piece_bytes() > 0) {
         if (allocation.sync || from.lead_bytes() > from.offset_bytes() ||
             from.offset_bytes() > wire::kMaxWindowBytes || from.bytes() > wire::kMaxWindowBytes ||
             from.piece_bytes() > wire::kMaxWindowBytes) {

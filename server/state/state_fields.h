@@ -69,7 +69,7 @@ IRIS_FIELDS(Outcome, state::Outcome, k, status, (result.offset_bytes, offset_byt
 // The row excludes its arguments and ranks.
 IRIS_FIELDS(PendingOp, state::PendingOp, first, grown, hurried,
             (hurried_timeout, hurried_timeout_ns), (since, since_ns));
-IRIS_FIELDS(GivenMemory, state::PendingOp::Asked, lead_bytes, pieces);
+IRIS_FIELDS(GivenMemory, state::PendingOp::Asked, lead_bytes, (bytes, given_bytes), pieces);
 // The row excludes its operation and history.
 IRIS_FIELDS(Team, state::Team, info, position, next_k);
 

@@ -651,7 +651,12 @@ void ReferenceJobs::Operate(SessionId id, CallId call, const OperationSpec& spec
     Unconfirmed(*job, spec.team, spec.op);
     return Fail(*job, spec.team, Code::kInvalidArgument);
   }
-  if (const auto* registers = std::get_if<RegisterOp>(&spec.op)) op.given.push_back(*registers);
+  if (const auto* registers = std::get_if<RegisterOp>(&spec.op)) {
+    for (const uint64_t bytes : registers->piece_bytes) {
+      if (bytes % granularity_ != 0) return Fail(*job, spec.team, Code::kInvalidArgument);
+    }
+    op.given.push_back(*registers);
+  }
   if (const auto* broadcast = std::get_if<BroadcastOp>(&spec.op);
       broadcast != nullptr && broadcast->root == rank) {
     op.value = std::string(broadcast->value.view());
@@ -904,10 +909,7 @@ void ReferenceJobs::Register(RefJob& job, TeamId id, const RegisterOp& op) {
   const std::vector<RegisterOp> given = job.teams.at(id).op->given;
   for (const RegisterOp& one : given) {
     uint64_t total = 0;
-    for (const uint64_t bytes : one.piece_bytes) {
-      if (bytes % granularity_ != 0) return Fail(job, id, Code::kInvalidArgument);
-      total += bytes;
-    }
+    for (const uint64_t bytes : one.piece_bytes) total += bytes;
     if ((one.lead_bytes - given.front().lead_bytes) % granularity_ != 0) {
       return Fail(job, id, Code::kInvalidArgument);
     }

@@ -30,6 +30,7 @@ DIGITS = os.path.abspath("examples/10_digits_training")
 MESSAGES = os.path.abspath("examples/04_message_passing")
 MOE = os.path.abspath("examples/17_moe_layer")
 GPT = os.path.abspath("examples/18_gpt_step")
+REGISTERED = os.path.abspath("tests/integration/register_test")
 GEMMS, NORMS, EXPERTS = ([os.path.abspath(f"tests/integration/{name}_test"), "--scenario"]
                          for name in ("ops", "norm", "moe"))
 SILENCE = ["--network-silence", "1s"]
@@ -81,6 +82,15 @@ class Nodes(unittest.TestCase):
             self.check_ends(nodes.start(RANK, "transfers", job="again"), "transfers ok")
             for node in nodes.nodes:
                 self.assertNotIn("level=error", node.irisd.log())
+
+    def test_registered_memory(self):
+        with cluster.Cluster(2) as nodes:
+            for scenario in ("buffers", "together"):
+                for n_local in (1, 2):
+                    self.check_ends(nodes.start(REGISTERED, "--scenario", scenario, n_local=n_local,
+                                                job=f"{scenario}-{n_local}"), "")
+            for node in nodes.nodes:
+                self.assertNotIn("registered memory is not reached", node.irisd.log())
 
     def test_copies_on_streams(self):
         with cluster.Cluster(2) as nodes:

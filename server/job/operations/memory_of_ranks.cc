@@ -72,13 +72,6 @@ Executed RegisterOp::Execute(Run& run) const {
   // The most bytes that a rank's allocations have before the begin of the range, and after it.
   uint64_t before = 0, behind = 0;
   for (const Given& given : run.given) {
-    for (const uint64_t one : given.piece_bytes) {
-      if (one % granularity == 0) continue;
-      return Error(Code::kInvalidArgument,
-                   run.given.size() > 1 ? absl::StrCat(job.Who(given.rank), ": ") : "",
-                   "an allocation of ", base::SizeText(one), "; it must be a multiple of ",
-                   base::SizeText(granularity), ", the granularity of the devices");
-    }
     const Given& first = run.given.front();
     if (given.lead_bytes % granularity != first.lead_bytes % granularity) {
       return Error(Code::kInvalidArgument, "the memory of ", job.Who(first.rank), " begins ",
@@ -88,7 +81,7 @@ Executed RegisterOp::Execute(Run& run) const {
                    ": to lie at one offset it must begin alike on all members, or be copied");
     }
     before = std::max(before, given.lead_bytes);
-    behind = std::max(behind, TotalBytes(given.piece_bytes) - given.lead_bytes);
+    behind = std::max(behind, given.bytes - given.lead_bytes);
   }
   if (absl::Status s = job.CheckName(team, name); !s.ok()) return s;
   // The sum cannot overflow: 128 allocations of at most 1 TiB each.
@@ -123,11 +116,18 @@ Executed ConfirmOp::Execute(Run& run) const {
                " has registered nothing at offset ", offset_bytes);
 }
 
-// The functions below keep the descriptors of memory that ranks register, for irisd to lend. Memory
-// that several ranks register together waits with the operation, per rank, and is released with it
-// unless the operation succeeds.
+// The functions below keep the descriptors of memory that ranks register, for irisd to lend. The
+// memory waits with the operation, per rank, and is released with it unless the operation succeeds.
 
 absl::StatusOr<GivenMemory> Teams::TakePieces(Job& job, Rank rank, const RegisterOp& op) {
+  for (const uint64_t one : op.piece_bytes) {
+    if (one % granularity_bytes_ == 0) continue;
+    return Error(Code::kInvalidArgument, "an allocation of ", base::SizeText(one),
+                 "; it must be a multiple of ", base::SizeText(granularity_bytes_),
+                 ", the granularity of the devices");
+  }
+  GivenMemory given{op.lead_bytes, TotalBytes(op.piece_bytes), {}};
+  if (!job.IsLocal(rank)) return given;
   const size_t n = op.piece_bytes.size();
   if (n > wire::kMaxRegisteredPiecesPerJob - job.n_pieces) {
     return Error(Code::kResourceExhausted, "job '", job.name, "' has registered memory of ",
@@ -135,7 +135,6 @@ absl::StatusOr<GivenMemory> Teams::TakePieces(Job& job, Rank rank, const Registe
                  " are allowed: free some of it");
   }
   if (absl::Status s = CheckDescriptors(n, job.party); !s.ok()) return s;
-  GivenMemory given{.lead_bytes = op.lead_bytes};
   for (uint32_t index = 0; index < n; ++index) {
     Segment& segment = NewSegment(job, rank, index, op.piece_bytes[index]);
     segment.created = segment.registered = true;
@@ -148,49 +147,71 @@ absl::StatusOr<GivenMemory> Teams::TakePieces(Job& job, Rank rank, const Registe
 
 absl::Status Teams::TakeGiven(Job& job, Team& team, size_t index, const Operation& op) {
   const auto* registers = std::get_if<RegisterOp>(&op);
-  if (registers == nullptr || IsOwnTeam(team.info.id)) return absl::OkStatus();
+  if (registers == nullptr) return absl::OkStatus();
   absl::StatusOr<GivenMemory> given = TakePieces(job, team.info.ranks[index], *registers);
   if (!given.ok()) return given.status();
   team.op->given[index] = *std::move(given);
   return absl::OkStatus();
 }
 
-std::vector<Given> Teams::GivenBy(const Team& team) const {
+void Teams::TakeForLeader(Job& job, Team& team, size_t index, Operation* op) {
+  auto* registers = std::get_if<RegisterOp>(op);
+  if (registers == nullptr || !registers->error.empty()) return;
+  absl::Status taken = Check(*op, team);
+  if (taken.ok()) taken = TakeGiven(job, team, index, *op);
+  if (!taken.ok()) registers->error = std::string(taken.message());
+}
+
+absl::Status Teams::CheckGiven(const Job& job, const Team& team, const Operation& op) {
+  const auto* registers = std::get_if<RegisterOp>(&op);
+  if (registers == nullptr) return absl::OkStatus();
+  const uint64_t behind = TotalBytes(registers->piece_bytes) - registers->lead_bytes;
+  for (size_t index = 0; index < team.info.ranks.size(); ++index) {
+    if (!job.IsLocal(team.info.ranks[index])) continue;
+    const GivenMemory given = team.op.has_value() ? team.op->given[index] : GivenMemory();
+    const uint64_t rest = given.bytes - given.lead_bytes;
+    if (given.pieces.empty() || given.lead_bytes > registers->lead_bytes || rest > behind ||
+        registers->bytes > rest) {
+      return absl::InternalError(
+          absl::StrCat("rank ", team.info.ranks[index], " has not given such memory"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Given> Teams::GivenBy(const Job& job, const Team& team) {
   std::vector<Given> all;
   const auto* registers = std::get_if<RegisterOp>(&*team.op->op);
   if (registers == nullptr) return all;
-  if (IsOwnTeam(team.info.id)) {
-    all.push_back({OwnerOf(team.info.id), registers->lead_bytes, registers->piece_bytes});
-    return all;
+  if (!job.Decides()) {
+    return {{team.info.ranks.front(), registers->lead_bytes, TotalBytes(registers->piece_bytes)}};
   }
   for (size_t index = 0; index < team.info.ranks.size(); ++index) {
     const GivenMemory& given = team.op->given[index];
-    Given& one = all.emplace_back(Given{team.info.ranks[index], given.lead_bytes, {}});
-    for (const SegmentId id : given.pieces) {
-      one.piece_bytes.push_back(segments_.at(id).info.bytes);
-    }
+    all.push_back({team.info.ranks[index], given.lead_bytes, given.bytes});
   }
   return all;
 }
 
 void Teams::Adopt(Job& job, Team& team, Adopts adopts) {
-  std::vector<GivenMemory>& all = team.op->given;
-  if (IsOwnTeam(team.info.id)) {
-    absl::StatusOr<GivenMemory> given =
-        TakePieces(job, OwnerOf(team.info.id), std::get<RegisterOp>(*team.op->op));
-    if (!given.ok()) {
-      return Conclude(job, team, WithPrefix(What(team.op->op, team), given.status()));
-    }
-    all = {*std::move(given)};
-  }
-  for (GivenMemory& given : all) {
+  RegisteredMemory& registered = adopts.allocation.registered.Change();
+  for (GivenMemory& given : team.op->given) {
     uint64_t offset_bytes = adopts.offset_bytes - given.lead_bytes;
     for (const SegmentId id : std::exchange(given.pieces, {})) {
       SegmentInfo& info = segments_.at(id).info;
       info.offset_bytes = offset_bytes;
       offset_bytes += info.bytes;
-      adopts.allocation.registered.Change().pieces.push_back(id);
+      registered.pieces.push_back(id);
     }
+  }
+  if (job.nodes.has_value()) {
+    SetLayout layout{job.id, job.nodes->epoch, {}, InfosOf(registered.pieces), {}};
+    layout.registered_from = job.HeapEndBytes();
+    Emit(std::move(layout));
+    // Nodes that follow leave as much room as this one, whatever their ranks have given.
+    auto& op = std::get<RegisterOp>(team.op->op.Change());
+    op.lead_bytes = registered.lead_bytes;
+    op.piece_bytes = {registered.piece_bytes};
   }
   Note(job, event::Allocated{team.info.id, team.next_k, adopts.offset_bytes,
                              adopts.allocation.bytes, std::string(adopts.allocation.label.name())});

@@ -35,12 +35,12 @@ struct Adopts {
   HeapAllocation allocation;
 };
 
-// Memory that a rank registers: consecutive allocations, and how many bytes of the first one
-// precede the range.
+// Memory that a rank registers: the bytes of its allocations, and how many of them precede the
+// range.
 struct Given {
   Rank rank = 0;
   uint64_t lead_bytes = 0;
-  std::vector<uint64_t> piece_bytes;
+  uint64_t bytes = 0;
 };
 
 // The job and the team on which an operation runs.
@@ -48,9 +48,11 @@ struct Run {
   Job& job;
   Team& team;
   absl::Time wall;
-  bool grown = false;               // the growth that the operation needed is published
-  uint64_t granularity_bytes = 0;   // of every device's memory
-  std::vector<Given> given;         // from every rank, for a register operation
+  bool grown = false;              // the growth that the operation needed is published
+  uint64_t granularity_bytes = 0;  // of every device's memory
+  // For a register operation: from every rank. On a node that follows, what the leader has found to
+  // have room for all.
+  std::vector<Given> given;
   std::vector<EventDetail> events;  // reported before the outcome
 };
 

@@ -211,7 +211,8 @@ std::optional<PortNode::Got> PortNode::WaitFor(server::LinkType type, absl::Dura
   }
 }
 
-bool PortNode::AddMemory(uint32_t rank, int part, uint64_t id) {
+bool PortNode::AddMemory(uint32_t rank, int part, uint64_t id,
+                         std::optional<uint64_t> registered_at) {
   const auto& physical = ranks_[rank - options_.setup.first_rank()]->physical[part];
   const auto fd = physical->ExportFd(driver::Access::kReadWrite);
   if (!fd.ok()) return false;
@@ -219,7 +220,8 @@ bool PortNode::AddMemory(uint32_t rank, int part, uint64_t id) {
   Memory memory;
   memory.set_segment_id(id);
   memory.set_rank(rank);
-  memory.set_offset_bytes(part * half);
+  memory.set_offset_bytes(registered_at.value_or(part * half));
+  memory.set_registered(registered_at.has_value());
   memory.set_bytes(half);
   Send(server::LinkType::kPortMemory, memory, wire::UniqueFd(*fd));
   return true;

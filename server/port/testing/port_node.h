@@ -83,8 +83,10 @@ class PortNode {
 
   // After Ready: the memory and the rings of all local ranks.
   bool AddRanks();
-  // The first or second half of a rank's heap, under an id. AddRanks uses 2 * rank + part + 1.
-  bool AddMemory(uint32_t rank, int part, uint64_t id);
+  // The first or second half of a rank's heap, under an id. AddRanks uses 2 * rank + part + 1. Or
+  // the same memory once more, as if the rank had registered it, at another offset.
+  bool AddMemory(uint32_t rank, int part, uint64_t id,
+                 std::optional<uint64_t> registered_at = std::nullopt);
   void ForgetMemory(uint64_t id);
   template <typename M>
   void Send(server::LinkType type, const M& message, wire::UniqueFd fd = {}) {
