@@ -102,10 +102,9 @@ absl::StatusOr<ccl::NodesConfig> AgreeOnNodes(HostContext& context,
   const uint64_t heap_bytes = context.job().heap_bytes;
   // TCP carries pieces of 1 MiB best.
   if (config.piece_bytes == 0) config.piece_bytes = 1 << 20;
+  if (config.leader_bytes == 0) config.leader_bytes = 128 << 10;
   config.piece_bytes = PartBytes(config.piece_bytes, heap_bytes, NodesPieces(n_nodes));
-  if (config.leader_bytes != 0) {
-    config.leader_bytes = PartBytes(config.leader_bytes, heap_bytes, 2 * uint64_t{n_nodes} + 1);
-  }
+  config.leader_bytes = PartBytes(config.leader_bytes, heap_bytes, 2 * uint64_t{n_nodes} + 1);
   return config;
 }
 

@@ -24,9 +24,9 @@ NodesConfig Complete(NodesConfig config, uint32_t size, uint32_t n_nodes) {
   constexpr bool emu = backend::Traits::kEmulated;
   constexpr uint64_t kKiB = 1024;
   const uint64_t nodes = std::max(n_nodes, 1u);
-  Default(&config.leaders_most_bytes, (emu ? 4 : 64) * kKiB);
+  Default(&config.leaders_most_bytes, 64 * kKiB);
   for (uint64_t& most : config.leaders_most_bytes_of) Default(&most, config.leaders_most_bytes);
-  Default(&config.leader_bytes, (emu ? 16 : 128) * kKiB);
+  Default(&config.leader_bytes, 128 * kKiB);
   // Pieces of more than 1 MiB travel more slowly over TCP, and all inboxes together stay small.
   Default(&config.piece_bytes, std::clamp(8192 * kKiB / nodes / 256 * 256, 4 * kKiB, 1024 * kKiB));
   Default(&config.message_bytes,
