@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
-#include <linux/filter.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -13,7 +12,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -374,91 +372,6 @@ absl::StatusOr<wire::UniqueFd> StartToConnect(const Address& to, const std::stri
     return absl::UnavailableError(strerror(errno));
   }
   return fd;
-}
-
-absl::Status AcceptOnlyFrom(int listener, bool ipv6, const std::vector<std::string>& hosts) {
-  // An address of IPv4 is a last word alone.
-  using Words = std::array<uint32_t, 4>;
-  struct Range {
-    Words first;
-    uint32_t last;
-    bool SamePrefix(const Words& other) const {
-      return std::equal(first.begin(), first.end() - 1, other.begin());
-    }
-  };
-  std::vector<Words> addresses;
-  for (const std::string& host : hosts) {
-    Words words = {};
-    const std::string number = host.substr(0, host.find('%'));
-    if (inet_pton(ipv6 ? AF_INET6 : AF_INET, number.c_str(), ipv6 ? &words[0] : &words[3]) != 1) {
-      continue;
-    }
-    for (uint32_t& word : words) word = ntohl(word);
-    addresses.push_back(words);
-  }
-  std::sort(addresses.begin(), addresses.end());
-  std::vector<Range> ranges;
-  for (const Words& each : addresses) {
-    if (!ranges.empty() && ranges.back().SamePrefix(each) && each[3] - ranges.back().last <= 1) {
-      ranges.back().last = each[3];
-    } else {
-      ranges.push_back({each, each[3]});
-    }
-  }
-
-  // The program of a filter: it stores the words of the sender's address, at an offset from the
-  // header of IP, since the kernel has less room for loads from packets. Then come blocks of ranges
-  // of one prefix. A block ends with the instruction that accepts, and the next one follows. It is
-  // so short that its jumps have 8 bits.
-  std::vector<struct sock_filter> program;
-  const size_t first_word = ipv6 ? 0 : 3;
-  for (uint32_t word = static_cast<uint32_t>(first_word); word < 4; ++word) {
-    const uint32_t offset = ipv6 ? 8 + 4 * word : 12;
-    program.push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, uint32_t(SKF_NET_OFF) + offset));
-    program.push_back(BPF_STMT(BPF_ST, word));
-  }
-  const auto load = [&](size_t word) {
-    program.push_back(BPF_STMT(BPF_LD | BPF_MEM, static_cast<uint32_t>(word)));
-  };
-  const auto jump = [&](uint16_t test, uint32_t value, size_t then, size_t otherwise) {
-    const size_t next = program.size() + 1;
-    program.push_back(
-        BPF_JUMP(BPF_JMP | BPF_K, value, uint8_t(then - next), uint8_t(otherwise - next)));
-    program.back().code |= test;
-  };
-  constexpr ptrdiff_t kMaxRangesOfBlock = 100;
-  for (auto begin = ranges.begin(); begin != ranges.end();) {
-    size_t accept = program.size() + 2 * (3 - first_word) + 1;
-    auto end = begin;
-    for (; end != ranges.end() && end - begin < kMaxRangesOfBlock && end->SamePrefix(begin->first);
-         ++end) {
-      accept += end->first[3] == end->last ? 1 : 2;
-    }
-    for (size_t word = first_word; word < 3; ++word) {
-      load(word);
-      jump(BPF_JEQ, begin->first[word], program.size() + 1, accept + 1);
-    }
-    load(3);
-    for (; begin != end; ++begin) {
-      const bool one = begin->first[3] == begin->last;
-      const size_t next = begin + 1 == end ? accept + 1 : program.size() + (one ? 1 : 2);
-      if (one) {
-        jump(BPF_JEQ, begin->last, accept, next);
-      } else {
-        jump(BPF_JGE, begin->first[3], program.size() + 1, next);
-        jump(BPF_JGT, begin->last, next, accept);
-      }
-    }
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, ~0u));
-  }
-  program.push_back(BPF_STMT(BPF_RET | BPF_K, 0));
-  const struct sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
-  if (program.size() <= BPF_MAXINSNS &&
-      setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0) {
-    return absl::OkStatus();
-  }
-  return wire::ErrnoStatus(program.size() > BPF_MAXINSNS ? ENOMEM : errno,
-                           absl::StrCat("admit the ", hosts.size(), " other nodes alone to UCX"));
 }
 
 void TuneSocket(int fd) {

@@ -122,14 +122,6 @@ absl::StatusOr<wire::UniqueFd> Listen(Address* address, uint32_t port_min, uint3
 // Starts to connect, from this node's address `from` if that is not empty.
 absl::StatusOr<wire::UniqueFd> StartToConnect(const Address& to, const std::string& from);
 
-// Has the kernel drop packets to a listening socket, and to connections that it accepts, unless
-// they come from one of these hosts, which are numbers. UCX believes whoever connects to it, so
-// nobody else may. kResourceExhausted if there are too many for the kernel: rows of hosts whose
-// addresses follow each other take two instructions of 4,000, single hosts one, and those that
-// differ in the first 96 bits of IPv6 nine. Linux before 6.8 has room for half of that, which
-// net.core.optmem_max raises.
-absl::Status AcceptOnlyFrom(int listener, bool ipv6, const std::vector<std::string>& hosts);
-
 // Sets what a connection of ports needs on an accepted or new socket.
 void TuneSocket(int fd);
 

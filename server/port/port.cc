@@ -20,6 +20,7 @@
 #include "proto/wire/limits.h"
 #include "proto/wire/rights.h"
 #include "server/job/clock.h"
+#include "server/port/admission.h"
 
 namespace iris::port {
 namespace {
@@ -51,7 +52,6 @@ constexpr size_t kBeatsAtOnce = 4;
 constexpr auto kFirstBeatsEvery = absl::Milliseconds(100);
 constexpr auto kLookAtEvents = absl::Microseconds(200);  // while data flows
 constexpr uint32_t kMinSilenceMs = 50;
-constexpr int kMaxUcxFd = 1024;
 constexpr size_t kMaxLinkBytes = 256 << 20;
 // irisd hears after so much that it was taken; with the next report in any case.
 constexpr uint64_t kTellTakenAfter = 64;
@@ -197,20 +197,12 @@ absl::Status Port::Open() {
   };
   handlers.sent = [this](UcxWorker::SendTag* tag, bool ok) { engine_->OnSent(tag, ok); };
   handlers.failed = [this](void* tag, const char* reason) { engine_->OnFailed(tag, reason); };
+  if (const absl::Status refuses = RefuseStrangers(); !refuses.ok()) return refuses;
   absl::StatusOr<std::unique_ptr<UcxWorker>> worker =
       UcxWorker::Create(options, std::move(handlers));
   if (!worker.ok()) return worker.status();
   worker_ = *std::move(worker);
   engine_->SetWorker(worker_.get());
-  // UCX does not tell its sockets.
-  for (int fd = 0; fd < kMaxUcxFd; ++fd) {
-    int listens = 0;
-    socklen_t length = sizeof(listens);
-    if (fd != listener_.get() &&
-        getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0) {
-      ucx_listeners_.push_back(fd);
-    }
-  }
   char host[256] = {};
   (void)gethostname(host, sizeof(host) - 1);
   self_.set_job(setup_.job());
@@ -226,8 +218,6 @@ absl::Status Port::Open() {
     return absl::FailedPreconditionError("UCX's address of this node is too long");
   }
   now_ = server::SteadyNow();
-  absl::Status admitted = Admit(Identity());
-  if (!admitted.ok()) return admitted;
   absl::Status status = Watch(listener_.get(), EPOLLIN);
   status.Update(Watch(worker_->event_fd(), EPOLLIN));
   return status;
@@ -640,7 +630,9 @@ void Port::OnLine(int fd, uint32_t events) {
     const bool was_ready = connection.ready();
     status = connection.Read(now_);
     // The other side's UCX may connect as soon as it has this side's last frame.
-    if (status.ok() && !was_ready && connection.ready()) status = Admit(connection.other());
+    if (status.ok() && !was_ready && connection.ready()) {
+      status = AdmitHost(connection.other().data());
+    }
     if (status.ok() && !was_ready && connection.ready()) {
       if (line.initiator && connection.other().first_rank() != *line.node) {
         status = absl::FailedPreconditionError(
@@ -803,23 +795,6 @@ void Port::Confirm(int fd) {
   TellKept(LinkType::kPortNode, state);
 }
 
-absl::Status Port::Admit(const Identity& other) {
-  if (!other.data().empty() &&
-      std::find(admitted_.begin(), admitted_.end(), other.data()) == admitted_.end()) {
-    admitted_.push_back(other.data());
-  }
-  absl::Status status;
-  for (const int listener : ucx_listeners_) {
-    status.Update(AcceptOnlyFrom(listener, interface_.address.ipv6, admitted_));
-  }
-  if (!absl::IsPermissionDenied(status)) return status;
-  // Some kernels do not let ordinary users filter their sockets.
-  logger_->Warn("any host that reaches this one can end the job, since UCX cannot be protected",
-                {{"job", setup_.job()}, {"reason", status.message()}});
-  ucx_listeners_.clear();
-  return absl::OkStatus();
-}
-
 void Port::SendTo(uint32_t id, FrameType type, std::string_view payload) {
   const auto node = nodes_.find(id);
   if (node == nodes_.end() || !node->second.connected || node->second.lost) return;
@@ -835,12 +810,7 @@ void Port::EndLine(int fd, const absl::Status& why) {
   lines_.erase(found);
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
   if (!line.node.has_value()) {
-    ++refused_;
-    if (refused_ <= 10 || refused_ % 1000 == 0) {
-      logger_->Warn("a port refused a connection",
-                    {{"job", setup_.job()}, {"reason", why.message()}, {"refused", refused_}});
-    }
-    return;
+    return Refused(1, why.message());
   }
   Node& node = nodes_[*line.node];
   node.fd = -1;
@@ -852,6 +822,13 @@ void Port::EndLine(int fd, const absl::Status& why) {
   node.connect_at = now_ + (refused ? kRetryRefusedAfter : kRetryAfter);
   node.refused_by =
       refused ? std::min(node.refused_by, now_ + kEarlierJobEndsWithin) : absl::InfiniteFuture();
+}
+
+void Port::Refused(uint64_t n, absl::string_view reason) {
+  const uint64_t before = std::exchange(refused_, refused_ + n);
+  if (n == 0 || (before >= 10 && before / 1000 == refused_ / 1000)) return;
+  logger_->Warn("a port refused a connection",
+                {{"job", setup_.job()}, {"reason", reason}, {"refused", refused_}});
 }
 
 void Port::StartLine(uint32_t id) {
@@ -930,6 +907,9 @@ void Port::Meet(uint32_t id) {
 }
 
 absl::Time Port::OnTimer(absl::Time now) {
+  const RefusedStrangers strangers = TakeRefusedStrangers();
+  Refused(strangers.n, absl::StrCat("host ", strangers.last,
+                                    ", which is no node of the job, connected to UCX's port"));
   if (const absl::Status failure = memory_->TakeFailure(); !failure.ok()) {
     logger_->Warn("a port cannot use memory of a device, or not by atomics",
                   {{"job", setup_.job()}, {"error", failure.message()}});

@@ -106,8 +106,8 @@ class Port {
   void Confirm(int fd);
   void SendTo(uint32_t node, FrameType type, std::string_view payload);
   void FlushLine(int fd);
-  // Lets UCX take connections of this node, from now on.
-  absl::Status Admit(const Identity& other);
+  // Counts refused connections, and logs some of them.
+  void Refused(uint64_t n, absl::string_view reason);
   // Ends a line, and what depended on it.
   void EndLine(int fd, const absl::Status& why);
   void LoseNode(uint32_t node, const std::string& reason);
@@ -156,8 +156,6 @@ class Port {
   std::unique_ptr<HeapMemory> memory_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<UcxWorker> worker_;
-  std::vector<int> ucx_listeners_;     // of UCX
-  std::vector<std::string> admitted_;  // addresses of other nodes
   std::map<int, Line> lines_;
   std::map<uint32_t, Node> nodes_;
   std::map<uint32_t, std::shared_ptr<PortMapping>> mappings_;  // that wait for their eventfd

@@ -827,6 +827,30 @@ TEST(PortTest, GarbageFromTheNetworkHurtsNobody) {
   EXPECT_GT(report->refused_connections(), 0u);
 }
 
+TEST(PortTest, UcxHearsNoHostThatIsNoNode) {
+  Cluster cluster = Start(2, 1);
+  ASSERT_TRUE(cluster.ok);
+  const absl::Time start = absl::Now();
+  const std::vector<uint16_t> ports = ListeningPorts(cluster.nodes[0]->pid());
+  ASSERT_EQ(ports.size(), 2u) << "ours and UCX's";
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (const uint16_t port : ports) {
+    for (int i = 0; i < 20; ++i) {
+      strangers.push_back(std::make_unique<Stranger>(port, /*other_address=*/true));
+    }
+  }
+  std::optional<Report> report;
+  while (!report.has_value() || report->refused_connections() < 20) {
+    report = cluster.nodes[0]->WaitForMessage<Report>(server::LinkType::kPortReport);
+    ASSERT_TRUE(report.has_value());
+    // The other port waits longer for a proof.
+    ASSERT_LT(absl::Now() - start, absl::Seconds(4)) << report->refused_connections();
+  }
+  EXPECT_EQ(report->refused_connections(), 20u);
+  PortRequester ring = cluster.nodes[1]->Requester(1);
+  EXPECT_EQ(ring.Wait(ring.Post(Put(0, 0, 0, kMiB))), StatusCode::kOk);
+}
+
 TEST(PortTest, AnotherVersionIsToldBothVersions) {
   Cluster cluster = Start(2, 1);
   ASSERT_TRUE(cluster.ok);
