@@ -143,9 +143,7 @@ class RankRun : public LocalRun {
     rank_.ctx.trace = area;
   }
 
-  ccl::Plan PlanOf(const Case& c) {
-    return ccl::Choose(CommFor(c), ShapeOf(c, rank_.n_ranks()));
-  }
+  ccl::Plan PlanOf(const Case& c) { return ccl::Choose(CommFor(c), ShapeOf(c, rank_.n_ranks())); }
 
   struct Times {
     double us = 0;
