@@ -1,6 +1,8 @@
-"""A rank of a job on several nodes, for nodes_test.py: the GEMMs of ctx.ops, as the reference system has them."""
+"""A rank of a job on several nodes, for nodes_test.py: the GEMMs of ctx.ops, as the reference system has them, and
+what is said of memory that is not mapped."""
 
 import iris
+import iris.symm_mem as symm_mem
 import torch
 
 M = N = K = 256
@@ -46,6 +48,24 @@ def main():
             more = 0 if added is None else added.float()[:, None]
             wanted = torch.cat([product(each, first_b) + more for each in all_a])
             assert torch.equal(c.float(), wanted), f"matmul_all_gather of {dtype}"
+    context = shmem.context
+    there = [rank for rank in range(n) if not context.reaches(rank)]
+    tensor = context.zeros(n)
+    for rank in there:
+        assert context.heap_bases[rank] == 0
+        context.put(tensor.at(rank)[me:me + 1], torch.full((1,), me + 1.0), rank)
+        try:
+            tensor.at(rank).to_host()
+            raise AssertionError("a view of memory that is not mapped")
+        except iris.UnimplementedError as error:
+            assert f"rank {rank} is on another node" in str(error), error
+    context.barrier()
+    assert there and tensor.at(me).to_host().tolist() == [rank + 1 if rank in there else 0 for rank in range(n)]
+    buffer = symm_mem.empty(4, dtype=torch.float32)
+    handle = symm_mem.rendezvous(buffer, context.world)
+    handle.put_signal((me + 1) % n)
+    handle.wait_signal((me - 1) % n)
+    shmem.barrier()
     print("gemms ok")
 
 

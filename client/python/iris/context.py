@@ -207,8 +207,8 @@ class Context(Collectives, Factories):
 
     @property
     def heap_bases(self) -> Tuple[int, ...]:
-        """The address of each rank's heap in this process, by rank."""
-        return tuple(self.base + rank * self.stride_bytes for rank in range(self.n_ranks))
+        """The address of each rank's heap in this process, by rank; 0 if it is not mapped (see reaches())."""
+        return tuple(self.base + rank * self.stride_bytes if self.reaches(rank) else 0 for rank in range(self.n_ranks))
 
     def timings(self) -> Dict[str, float]:
         """Returns the durations of the steps that made the context, in seconds, by the names of iris_create_timings."""
@@ -518,24 +518,25 @@ class Context(Collectives, Factories):
                                        "a tensor of uint64 in the heap and the value an integer")
         return ctypes.byref(_capi.iris_signal(word=self._check_word(word), value=value % 2**64, op=_SIGNAL_OPS[op]))
 
-    def _side(self, side: Any, role: str, written: bool) -> "_foreign.Buffer":
-        """Returns the memory of one side of a put or get, which may be a tile."""
-        if isinstance(side, Tensor) and not side.contiguous and side.context is self:
-            return _foreign.Buffer(side.data_ptr(), side.count, side.dtype, side.shape, side)
+    def _side(self, side: Any, role: str, is_peers: bool, written: bool) -> "_foreign.Buffer":
+        """Returns the memory of one side of a put or get, which may be a tile. The peer's is at the address in this
+        rank's heap that stands for it."""
+        if isinstance(side, Tensor) and side.context is self and (is_peers or not side.contiguous):
+            address = side.symmetric_ptr() if is_peers else side.data_ptr()
+            return _foreign.Buffer(address, side.count, side.dtype, side.shape, side)
         return _foreign.buffer_of(self, side, role, written)
 
     def _transfer(self, what: str, remote: Any, local: Any, rank: int, stream: Any, signal: Any) -> None:
         to_remote = what == "put"
-        theirs = self._side(remote, f"{what}: the peer's side", False)
-        mine = self._side(local, f"{what}: this rank's side", not to_remote)
+        theirs = self._side(remote, f"{what}: the peer's side", True, False)
+        mine = self._side(local, f"{what}: this rank's side", False, not to_remote)
         tiles = any(isinstance(side, Tensor) and not side.contiguous for side in (remote, local))
         if theirs.count != mine.count or theirs.dtype is not mine.dtype or (tiles and theirs.shape != mine.shape):
             raise InvalidArgumentError(f"{what}: {mine.dtype.long_name} of shape {mine.shape} and "
                                        f"{theirs.dtype.long_name} of shape {theirs.shape} are not alike: give two "
                                        "tensors of one type and size, and tiles of one shape")
         self.check_rank(rank, f"{what}: ")
-        address = remote.symmetric_ptr() if isinstance(remote, Tensor) else theirs.address
-        to, source = (address, mine.address) if to_remote else (mine.address, address)
+        to, source = (theirs.address, mine.address) if to_remote else (mine.address, theirs.address)
         library = _capi.library()
         where, waits = self.stream_for(stream)
         if tiles:

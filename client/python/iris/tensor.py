@@ -18,7 +18,7 @@ import numpy
 from iris import _capi, _fill, _foreign
 from iris._shapes import contiguous_strides, is_contiguous, parse_shape
 from iris.dtypes import DType, DTypeLike
-from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from iris.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, UnimplementedError
 
 if TYPE_CHECKING:
     from iris.context import Context
@@ -138,8 +138,12 @@ class Tensor(_foreign.DeviceArrayInterface):
         return self.contiguous
 
     def data_ptr(self) -> int:
-        """Returns the address of the first element in this process, for kernels and copies."""
+        """Returns the address of the first element in this process, for kernels and copies. Raises UnimplementedError
+        if it is in the heap of a rank of another node."""
         self._storage.check()
+        if self.rank != self.context.rank and not self.context.reaches(self.rank):
+            raise UnimplementedError(f"rank {self.rank} is on another node, and its memory is not mapped here: use "
+                                     "put() and get()")
         return self._storage.address + self._offset + self._shift
 
     def symmetric_ptr(self) -> int:
@@ -161,7 +165,8 @@ class Tensor(_foreign.DeviceArrayInterface):
 
     def at(self, rank: int) -> "Tensor":
         """Returns a view of the same place in another rank's heap: on GPUs for kernels and copies, on emulated devices
-        also for numpy. Raises OutOfRangeError for no such rank, InvalidArgumentError if the rank has no copy."""
+        also for numpy. If the rank is on another node, it is for the peer's side of put, get and signals alone. Raises
+        OutOfRangeError for no such rank, InvalidArgumentError if the rank has no copy."""
         storage, context = self._storage, self.context
         storage.check()
         rank = operator.index(rank)
