@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -440,8 +441,8 @@ absl::Status HostContext::Health() const {
   const JobStatus status = window_->status();
   absl::Status health = status.Broken();
   if (health.ok()) {
-    std::vector<uint32_t> all(n_local());
-    for (uint32_t i = 0; i < n_local(); ++i) all[i] = first_local() + i;
+    std::vector<uint32_t> all(n_ranks());
+    std::iota(all.begin(), all.end(), 0);
     health = status.Left(all);
   }
   if (health.ok()) return health;

@@ -193,6 +193,52 @@ TEST_F(NodesTest, ABarrierNamesTheNodeThatDoesNotCome) {
   for (uint32_t r = 0; r < 4; ++r) EXPECT_TRUE(statuses[r].ok()) << r << " " << statuses[r];
 }
 
+// A rank whose time is up a little before its leader's must not take the leader for missing.
+TEST_F(NodesTest, ARankDoesNotBlameTheLeaderThatWaitsForOtherNodes) {
+  Start(2, 2);
+  std::vector<absl::Status> statuses(2);
+  OnAll([&](uint32_t r) {
+    if (r >= 2) return;
+    const absl::Duration timeout = absl::Milliseconds(r == 1 ? 200 : 1000);
+    statuses[r] = context(r).teams().Barrier(context(r).world(), timeout);
+  });
+  EXPECT_EQ(statuses[1].code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(statuses[1].message()),
+              HasSubstr("host barrier of 4 ranks: ranks of other nodes did not come: rank 0 (pid "
+                        "100), which asks for them, waits still"));
+}
+
+TEST_F(NodesTest, ABarrierNamesTheRankOfAnotherNodeThatHasLeft) {
+  Start(2, 2);
+  pages_[0]->left_elsewhere[0] = 1u << 3;
+  const absl::Status health = context(1).Health();
+  EXPECT_EQ(health.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(health.message()), HasSubstr("rank 3 (on another node) left the job"));
+  std::vector<absl::Status> statuses(2);
+  OnAll([&](uint32_t r) {
+    if (r >= 2) return;
+    statuses[r] = context(r).teams().Barrier(context(r).world(), absl::Milliseconds(300));
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("host barrier of 4 ranks: rank 3 (on another node) left the job"));
+  }
+}
+
+// The news that a rank has left may come before what it has sent in its last barrier.
+TEST_F(NodesTest, ARankThatLeavesAfterABarrierHasCome) {
+  Start(2, 1);
+  pages_[0]->left_elsewhere[0] = 1u << 1;
+  absl::Status status;
+  OnAll([&](uint32_t r) {
+    if (r == 1) absl::SleepFor(absl::Milliseconds(300));
+    const absl::Status met = context(r).teams().Barrier(context(r).world());
+    if (r == 0) status = met;
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST_F(NodesTest, ABarrierNamesTheRankOfItsNodeThatDoesNotCome) {
   Start(2, 2);
   std::vector<absl::Status> statuses(4);

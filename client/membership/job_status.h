@@ -1,6 +1,6 @@
 // JobStatus: the status page of a job, and errors that name rank and pid. It reads shared memory
-// only. The page has the states of this node's ranks; of the others it has only the one that broke
-// the job. Thread-safe. Borrows the page.
+// only. The page has the states of this node's ranks; of the others it says which have left, and
+// which one broke the job. Thread-safe. Borrows the page.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,15 @@ class JobStatus {
   const uint32_t* changes_word() const { return &page_->changes; }
   uint32_t changes() const { return __atomic_load_n(&page_->changes, __ATOMIC_ACQUIRE); }
 
-  // Return kUnspecified, and 0, for ranks of other nodes.
+  // Return kUnspecified, or kLeft, and 0 for ranks of other nodes.
   wire::PageRankState state(uint32_t rank) const {
-    if (!IsLocal(rank)) return wire::PageRankState::kUnspecified;
+    if (!IsLocal(rank)) {
+      const bool left =
+          rank < wire::kMaxWorldRanks &&
+          (__atomic_load_n(&page_->left_elsewhere[rank / 32], __ATOMIC_ACQUIRE) >> rank % 32 & 1) !=
+              0;
+      return left ? wire::PageRankState::kLeft : wire::PageRankState::kUnspecified;
+    }
     return static_cast<wire::PageRankState>(
         __atomic_load_n(&page_->rank_state[rank - first_], __ATOMIC_ACQUIRE));
   }

@@ -130,16 +130,17 @@ absl::Status HostBarrier::AwaitRelease(uint32_t leader, absl::Time deadline,
   bool slept = false;
   absl::Status status = Await(deadline, cancelled, nullptr, &slept);
   if (slept) __atomic_store_n(own_word_ + wire::kWordsToWaitsSince, 0u, __ATOMIC_RELAXED);
-  if (status.ok()) {
-    const uint32_t ms = __atomic_load_n(words_[index] + wire::kWordsToGaveUp, __ATOMIC_RELAXED);
-    if ((ms & kOtherNodes) == 0) return status;
-    status = absl::DeadlineExceededError(
-        absl::StrCat("ranks of other nodes did not come: ", status_.Name(leader),
-                     " gave up its wait for them after ",
-                     absl::FormatDuration(absl::Milliseconds(ms & ~kOtherNodes))));
-  }
-  return Annotate(status, absl::StrCat("host barrier of several nodes, with ", words_.size(),
-                                       " ranks of this one"));
+  if (!status.ok() && !absl::IsDeadlineExceeded(status)) return status;
+  const uint32_t ms = __atomic_load_n(words_[index] + wire::kWordsToGaveUp, __ATOMIC_RELAXED);
+  if (status.ok() && (ms & kOtherNodes) == 0) return status;
+  // The leader has come, or this rank would not be here.
+  const std::string gave_up =
+      status.ok() ? absl::StrCat(" gave up its wait for them after ",
+                                 absl::FormatDuration(absl::Milliseconds(ms & ~kOtherNodes)))
+                  : ", which asks for them, waits still";
+  return absl::DeadlineExceededError(
+      absl::StrCat("ranks of other nodes did not come: ", status_.Name(leader), gave_up,
+                   "; its error names their node"));
 }
 
 absl::Status HostBarrier::WhyBroken(const absl::Status& status, absl::Time deadline) const {

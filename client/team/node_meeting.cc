@@ -2,12 +2,25 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/base/clock.h"
 #include "iris/types.h"
 
 namespace iris::internal {
+namespace {
+
+// How often a wait asks if a rank has left.
+constexpr absl::Duration kAskPeriod = absl::Milliseconds(100);
+
+// A rank that has come may leave before the words of the meeting are here: they go by another
+// connection than the news of irisd. This is the time that they have, also on a network that
+// loses packets.
+constexpr absl::Duration kOnTheirWay = absl::Seconds(5);
+
+}  // namespace
 
 std::vector<NodeMeeting::Group> NodeMeeting::GroupsOf(absl::Span<const uint32_t> ranks,
                                                       const std::vector<Node>& nodes) {
@@ -26,14 +39,34 @@ std::vector<NodeMeeting::Group> NodeMeeting::GroupsOf(absl::Span<const uint32_t>
   return groups;
 }
 
-NodeMeeting::NodeMeeting(std::vector<Group> groups, const std::vector<Node>& nodes, uint32_t rank,
-                         uint64_t sync_offset_bytes, HostPort* port)
-    : groups_(std::move(groups)), sync_offset_bytes_(sync_offset_bytes), port_(port) {
+NodeMeeting::NodeMeeting(absl::Span<const uint32_t> ranks, std::vector<Group> groups,
+                         const std::vector<Node>& nodes, uint32_t rank, uint64_t sync_offset_bytes,
+                         HostPort* port, JobStatus status)
+    : groups_(std::move(groups)),
+      sync_offset_bytes_(sync_offset_bytes),
+      port_(port),
+      status_(status) {
+  std::copy_if(ranks.begin(), ranks.end(), std::back_inserter(elsewhere_),
+               [&](uint32_t each) { return !status_.IsLocal(each); });
   for (size_t i = 0; i < groups_.size(); ++i) {
     const Node& node = nodes[groups_[i].node];
     if (rank - node.first_rank < node.n_ranks) index_ = i;
-    names_.push_back(absl::StrCat("node \"", node.name, "\" of ranks ", node.first_rank, " to ",
-                                  node.first_rank + node.n_ranks - 1));
+    const uint32_t last = node.first_rank + node.n_ranks - 1;
+    names_.push_back(absl::StrCat(
+        "node \"", node.name, "\" of rank",
+        last > node.first_rank ? absl::StrCat("s ", node.first_rank, " to ") : " ", last));
+  }
+}
+
+absl::Status NodeMeeting::Await(uint64_t offset, absl::Time deadline) {
+  for (absl::Status left;;) {
+    const absl::Duration patience = left.ok() ? kAskPeriod : kOnTheirWay;
+    const absl::Status status =
+        port_->AwaitWord(offset, epoch_, std::min(deadline, Now() + patience));
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    if (!left.ok()) return left;
+    if (Now() >= deadline) return status;
+    left = Left();
   }
 }
 
@@ -48,10 +81,12 @@ absl::Status NodeMeeting::Meet(absl::Time deadline) {
     const size_t from = (index_ + n - distance) % n;
     absl::Status status =
         port_->Put(to, 0, nullptr, 0, HostPort::Signal{offset, epoch_, SignalOp::kSet});
-    if (status.ok()) status = port_->AwaitWord(offset, epoch_, deadline);
+    if (status.ok()) status = Await(offset, deadline);
     if (absl::IsDeadlineExceeded(status)) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "time is up; ", names_[from], " has not come, or waits for ranks that are missing"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("time is up; ", names_[from],
+                       " has not come, or waits for ranks that are missing "
+                       "(`iris-ctl waits` there shows for whom)"));
     }
     if (!status.ok()) return status;
   }

@@ -155,8 +155,9 @@ Team TeamCalls::AddTeam(const TeamInfo& info) {
   std::unique_ptr<NodeMeeting> nodes;
   auto groups = NodeMeeting::GroupsOf(info.ranks, options_.nodes);
   if (port_ != nullptr && groups.size() > 1 && team.member()) {
-    nodes = std::make_unique<NodeMeeting>(std::move(groups), options_.nodes, options_.rank,
-                                          info.sync_offset_bytes, port_);
+    nodes =
+        std::make_unique<NodeMeeting>(info.ranks, std::move(groups), options_.nodes, options_.rank,
+                                      info.sync_offset_bytes, port_, window_->status());
   }
   MakeState(team,
             HostBarrier(std::move(here), info.barrier_start_epoch, std::move(words), own_word,
@@ -682,6 +683,12 @@ absl::Status TeamCalls::MeetNodes(State& state, absl::Time deadline, BarrierHelp
   NodeMeeting& nodes = *state.nodes;
   const bool leads = nodes.leader() == options_.rank;
   const absl::Time start = Now();
+  const auto fail = [&](const absl::Status& status) {
+    absl::Status why;
+    if (absl::IsDeadlineExceeded(status) || absl::IsAborted(status)) why = nodes.Left();
+    if (why.ok() || window_->status().aborted()) why = state.barrier.WhyBroken(status, deadline);
+    return Annotate(why, absl::StrCat("host barrier of ", state.team.ranks.size(), " ranks"));
+  };
   // What this rank has put arrives before other nodes hear that it has come.
   absl::Status status = port_->Settle(deadline);
   if (status.ok()) {
@@ -691,12 +698,12 @@ absl::Status TeamCalls::MeetNodes(State& state, absl::Time deadline, BarrierHelp
   }
   if (!leads) {
     nodes.Skip();
-    if (status.ok()) {
-      status = state.barrier.AwaitRelease(nodes.leader(), deadline, guard_->closed());
-      return state.barrier.WhyBroken(status, deadline);
+    if (!status.ok()) {
+      state.barrier.Skip();
+      return fail(status);
     }
-    state.barrier.Skip();
-    return Annotate(status, "host barrier");
+    status = state.barrier.AwaitRelease(nodes.leader(), deadline, guard_->closed());
+    return status.ok() ? status : fail(status);
   }
   if (status.ok()) {
     state.barrier.SetWaiting(true);
@@ -706,8 +713,7 @@ absl::Status TeamCalls::MeetNodes(State& state, absl::Time deadline, BarrierHelp
     nodes.Skip();
   }
   state.barrier.Release(status.ok() ? std::nullopt : std::optional(Now() - start));
-  status = state.barrier.WhyBroken(status, deadline);
-  return Annotate(status, absl::StrCat("host barrier of ", state.team.ranks.size(), " ranks"));
+  return status.ok() ? status : fail(status);
 }
 
 }  // namespace iris::internal

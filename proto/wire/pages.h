@@ -109,7 +109,9 @@ struct StatusPage {
   uint32_t rank_state[kMaxRanks];  // PageRankState
   int64_t rank_pid[kMaxRanks];
   uint64_t control_inode[kMaxRanks];  // of the control pages, for the next irisd
-  uint8_t reserved[kPageBytes - 32 - 20 * kMaxRanks];
+  // Bit r % 32 of word r / 32: rank r, which is of another node, has left.
+  uint32_t left_elsewhere[kMaxWorldRanks / 32];
+  uint8_t reserved[kPageBytes - 32 - 20 * kMaxRanks - kMaxWorldRanks / 8];
 };
 static_assert(sizeof(StatusPage) == kPageBytes);
 

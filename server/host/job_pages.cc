@@ -215,6 +215,14 @@ void JobPages::SetRankState(Rank rank, RankState state, int64_t pid, bool abort)
     __atomic_store_n(&status_->rank_pid[local], pid, __ATOMIC_RELAXED);
     // Release: a reader that sees the state also sees the pid.
     __atomic_store_n(&status_->rank_state[local], static_cast<uint32_t>(state), __ATOMIC_RELEASE);
+  } else {
+    uint32_t* const word = &status_->left_elsewhere[rank / 32];
+    const uint32_t bit = 1u << rank % 32;
+    if (state == RankState::kLeft) {
+      __atomic_fetch_or(word, bit, __ATOMIC_RELEASE);
+    } else {
+      __atomic_fetch_and(word, ~bit, __ATOMIC_RELEASE);
+    }
   }
   if (abort) {
     if (status_->broken_by == 0) __atomic_store_n(&status_->broken_by, rank + 1, __ATOMIC_RELAXED);

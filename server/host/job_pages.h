@@ -83,8 +83,8 @@ class JobPages {
   uint32_t n_ranks() const { return static_cast<uint32_t>(control_.size()); }
   std::vector<int> fds() const;  // of all pages; borrowed
 
-  // Publishes the state of a rank of this node (and the abort word, also for a rank of another
-  // node), then increments `changes` and wakes the waiters.
+  // Publishes the state of a rank (of another node, only whether it has left), and the abort word,
+  // then increments `changes` and wakes the waiters.
   void SetRankState(Rank rank, RankState state, int64_t pid, bool abort);
 
  private:

@@ -166,7 +166,15 @@ TEST_F(AdoptPagesTest, OfTheRanksOfOneOfSeveralNodes) {
   (*adopted)->SetRankState(6, RankState::kEnding, 4711, false);
   EXPECT_EQ(status_->rank_state[2], static_cast<uint32_t>(wire::PageRankState::kEnding));
   EXPECT_EQ(status_->abort, 0u);
-  (*adopted)->SetRankState(0, RankState::kDead, 0, true);  // of another node
+  // Of other nodes.
+  (*adopted)->SetRankState(0, RankState::kLeft, 0, false);
+  (*adopted)->SetRankState(33, RankState::kLeft, 0, false);
+  (*adopted)->SetRankState(1, RankState::kReady, 0, false);
+  EXPECT_EQ(status_->left_elsewhere[0], 1u);
+  EXPECT_EQ(status_->left_elsewhere[1], 2u);
+  (*adopted)->SetRankState(33, RankState::kAbsent, 0, false);
+  EXPECT_EQ(status_->left_elsewhere[1], 0u);
+  (*adopted)->SetRankState(0, RankState::kDead, 0, true);
   EXPECT_EQ(status_->broken_by, 1u);
   EXPECT_EQ(status_->abort, 1u);
 }

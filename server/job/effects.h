@@ -78,8 +78,8 @@ struct SendDescriptors {
   std::vector<SegmentInfo> segments;
   bool pages = false;
 };
-// Writes the status page: state and pid of the rank, if it is of this node, and the abort word;
-// then increments `changes` and wakes the waiters.
+// Writes the status page: state and pid of the rank (of a rank of another node, only that it has
+// left), and the abort word; then increments `changes` and wakes the waiters.
 struct SetRankState {
   JobId job;
   Rank rank = 0;

@@ -40,6 +40,7 @@ struct TestNode {
   std::vector<SetLayout> layouts;
   std::map<SegmentId, ImportSegment> imported;  // that are not dropped
   std::vector<NotifyWatch> watched;
+  std::set<Rank> left;  // ranks that the status page says have left
   JobId job;
   bool port = false;                // started, and not stopped
   bool connected = false;           // to the leader
@@ -110,6 +111,8 @@ class NodesTest : public ::testing::Test {
       node.port = false;
     } else if (const auto* watch = std::get_if<NotifyWatch>(&effect)) {
       node.watched.push_back(*watch);
+    } else if (const auto* state = std::get_if<SetRankState>(&effect)) {
+      if (state->state == RankState::kLeft && !state->abort) node.left.insert(state->rank);
     }
   }
 
@@ -773,7 +776,10 @@ TEST_F(NodesTest, ARankThatLeavesEndsTheGrowthAlone) {
     for (const Rank rank : {0u, 1u, 2u}) {
       EXPECT_THAT(StatusOf(rank, calls[rank]).message(), HasSubstr("rank 3")) << early;
     }
-    for (const auto& node : nodes_) EXPECT_EQ(StateOn(*node), JobState::kReady) << early;
+    for (const auto& node : nodes_) {
+      EXPECT_EQ(StateOn(*node), JobState::kReady) << early;
+      EXPECT_THAT(node->left, ElementsAre(3)) << early;
+    }
     EXPECT_EQ(nodes_[1]->machine->ledger().used_bytes_total(), used) << early;
     Do(NodeOf(2), LeaveCall{SessionId{3}, NewCall(), NodeOf(2).job});
     Settle();

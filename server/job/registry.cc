@@ -29,7 +29,7 @@ void Registry::SetState(Job& job, Rank rank, RankState state, bool abort) {
   Member& member = job.ranks[rank];
   member.state = state;
   if (stopping_) return;  // the ranks live on: their barriers must not end
-  if (!abort && !job.IsLocal(rank)) return;
+  if (!abort && !job.IsLocal(rank) && state != RankState::kLeft) return;
   Emit(SetRankState{job.id, rank, state, member.lease.process.pid, abort});
 }
 

@@ -6,11 +6,13 @@
 //                                 the memory of so many ranks, which are mapped, of which some are
 //                                 on other nodes; growth; then as wait
 //   node_rank copy                as wait, with copies of a stream to a rank of another node
-//   node_rank wait                says "ready", passes words on until a call fails, says when
+//   node_rank wait                says "ready", passes words on until a call fails, says when; at
+//                                 SIGTERM it leaves the job
 //   node_rank operate SECONDS     says "ready"; for so long: words, allocations, teams, broadcasts
 //                                 and growth, each of which is checked
 // With TEST_MPI=before or =after, MPI is initialized before or after the context is made.
 #include <dlfcn.h>
+#include <signal.h>
 #include <time.h>
 
 #include <cstdint>
@@ -309,9 +311,12 @@ int Fabric(Context& context, uint32_t n_mapped) {
   return 0;
 }
 
+volatile sig_atomic_t g_leaves = 0;
+
 // Each round words go to other ranks: without copies of streams, one word to the next, which has to
 // be there after the barrier.
 int Wait(Context& context, bool copies) {
+  signal(SIGTERM, [](int) { g_leaves = 1; });
   const uint32_t me = context.rank(), n = context.n_ranks();
   auto words = context.Allocate<uint64_t>(1000, "words");
   auto stream =
@@ -322,6 +327,10 @@ int Wait(Context& context, bool copies) {
   std::fflush(stdout);
   Status status;
   for (uint64_t round = 1; status.ok(); ++round) {
+    if (g_leaves != 0) {
+      TRY(context.Leave());
+      return 0;
+    }
     uint64_t* const inbox = words->get() + round % 2;  // the one before is perhaps being read
     if (copies) {
       status = stream->Put(context, (me + context.n_local()) % n, words->get(), words->get() + 500,

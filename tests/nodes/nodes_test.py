@@ -254,6 +254,15 @@ class Nodes(unittest.TestCase):
             killed.kill()
             self.check_told(processes, since, rf"rank 3 \((pid {killed.pid}|on another node)\)", within=PATIENCE)
 
+    def test_a_rank_that_leaves_is_told_to_all(self):
+        with cluster.Cluster(2) as nodes:
+            processes = self.waiting(nodes)
+            leaves = processes.pop(3)
+            since = time.monotonic()
+            leaves.terminate()
+            self.check_told(processes, since, r"rank 3 \((pid \d+|on another node)\) left the job", within=PATIENCE)
+            self.assertEqual(cluster.finish([leaves])[0][0], 0)
+
     def test_copies_on_streams_end_with_the_job(self):
         with cluster.Cluster(2) as nodes:
             processes = self.waiting(nodes, "copy")
