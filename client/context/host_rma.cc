@@ -33,10 +33,6 @@ class Rma {
   absl::Status OfPeer(absl::string_view name, const void* mine, uint64_t bytes,
                       uint64_t* offset) const {
     *offset = reinterpret_cast<uint64_t>(mine) - context_.window().address(context_.rank(), 0);
-    if (!context_.Maps(peer_) && *offset < context_.stride_bytes() &&
-        bytes <= context_.stride_bytes() - *offset) {
-      return absl::OkStatus();  // the other node checks it
-    }
     return FailIf(context_.RefusalOfPeerSide(name, peer_, mine, bytes));
   }
 

@@ -121,15 +121,38 @@ TEST_F(NodesTest, WrongPlacesAreRefused) {
   const auto text = [](const absl::Status& status) { return std::string(status.message()); };
   EXPECT_THAT(text(HostPut(c, 2, At(0, 0), &local, word)), HasSubstr("no such rank in a job of 2"));
   EXPECT_THAT(text(HostPut(c, 1, &local, &local, word)), HasSubstr("not in this rank's heap"));
-  EXPECT_THAT(text(HostPut(c, 1, At(0, 64), nullptr, word)), HasSubstr("the source is null"));
-  EXPECT_THAT(text(HostPut(c, 1, At(0, kData), &local, word, {At<uint64_t>(0, 4), 1})),
+  EXPECT_THAT(text(HostPut(c, 1, At(0, kData), nullptr, word)), HasSubstr("the source is null"));
+  EXPECT_THAT(text(HostPut(c, 1, At(0, kData), &local, word, {At<uint64_t>(0, kData + 4), 1})),
               HasSubstr("the signal is not aligned"));
   EXPECT_THAT(text(HostGet(c, 1, &local, At(0, kStride - 4), word)),
               HasSubstr("ends beyond the heap"));
   EXPECT_THAT(text(HostPut(c, 1, At(0, kData), At(0, kData), {2, 8, 4, 8})),
               HasSubstr("less than a row"));
-  // The other node says what it does not have.
-  EXPECT_EQ(HostGet(c, 1, &local, At(0, kGranule), word).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_THAT(text(HostGet(c, 1, &local, At(0, kGranule), word)),
+              HasSubstr("ends beyond the heap, which has"));
+}
+
+// As on one node, whichever of the two ranks comes first in the job.
+TEST_F(NodesTest, PlacesAtRanksOfOtherNodesAreComparedWithAllocations) {
+  Start(2, 1);
+  uint64_t values[8] = {};
+  OnAll([&](uint32_t r) {
+    HostContext& c = context(r);
+    OperationResult result;
+    result.offset_bytes = kData;
+    result.heap_bytes = heap_bytes_;
+    planes_[r]->Script({FakeControlPlane::Decided(absl::OkStatus(), result)});
+    AllocateOptions wanted;
+    wanted.bytes = 32;
+    wanted.name = "x";
+    ASSERT_TRUE(c.teams().Allocate(wanted, c.world()).ok());
+    const absl::Status put = HostPut(c, 1 - r, At(r, kData + 16), values, {1, 24, 24, 24});
+    EXPECT_THAT(std::string(put.message()), HasSubstr("x has 32 bytes, the call 24 from byte 16"));
+    EXPECT_TRUE(HostPut(c, 1 - r, At(r, kData + 16), values, {1, 16, 16, 16}).ok());
+    EXPECT_TRUE(HostQuiet(c, absl::ZeroDuration()).ok());
+    EXPECT_THAT(std::string(HostGet(c, 1 - r, values, At(r, kData), {1, 40, 40, 40}).message()),
+                HasSubstr("x has 32 bytes, the call 40"));
+  });
 }
 
 TEST_F(NodesTest, HostBarrierOfAllNodes) {

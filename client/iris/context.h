@@ -477,9 +477,10 @@ class Context {
   //
   // Put returns when `src` may be reused; the signal, if its word is not null, is visible after the
   // data. Puts to one rank arrive in their order. Quiet says when all have arrived. Get returns
-  // when the data is here. kInvalidArgument for a wrong place on this node. kOutOfRange from Get,
-  // and later from Quiet for Put, if the other node has no memory at the place. kDeadlineExceeded
-  // and kAborted as for other waits; kUnavailable if the port process of this node has ended.
+  // when the data is here. kInvalidArgument for a place outside the heap, or beyond the end of an
+  // allocation that this rank knows. kOutOfRange from Get, and later from Quiet for Put, if the
+  // other node has no memory at the place. kDeadlineExceeded and kAborted as for other waits;
+  // kUnavailable if the port process of this node has ended.
   template <typename T>
   Status Put(uint32_t to, T* dst, const typename impl::Same<T>::Type* src, uint64_t count,
              const SignalTo& signal = {nullptr, 0}) const {

@@ -106,9 +106,9 @@ bool HeapRanges::Nearest(const backend::HeapMap* map, uint32_t rank, uint64_t of
   return true;
 }
 
-HeapRanges::Around HeapRanges::Look(uint32_t rank, uint64_t offset_bytes) const {
+HeapRanges::Around HeapRanges::Look(uint64_t rank, uint64_t offset_bytes) const {
   const auto is_in = [rank](const auto& entry) {
-    return entry.second.bytes > 0 && (entry.second.ranks >> rank & 1) != 0;
+    return entry.second.bytes > 0 && (entry.second.ranks & rank) != 0;
   };
   const auto next = ranges_.upper_bound(offset_bytes);
   const auto after = std::find_if(next, ranges_.end(), is_in);
@@ -127,12 +127,12 @@ HeapRanges::Around HeapRanges::Look(uint32_t rank, uint64_t offset_bytes) const 
 
 std::optional<std::string> HeapRanges::Refusal(uint32_t rank, uint64_t offset_bytes,
                                                uint64_t bytes) {
-  return RefusalOf(rank - first_, offset_bytes, bytes);
+  return RefusalOf(BitOf(rank - first_), offset_bytes, bytes);
 }
 
-std::optional<std::string> HeapRanges::RefusalOf(uint32_t rank, uint64_t offset_bytes,
+std::optional<std::string> HeapRanges::RefusalOf(uint64_t rank, uint64_t offset_bytes,
                                                  uint64_t bytes) {
-  if (check_ == Check::kNone || bytes == 0 || rank >= 64) return std::nullopt;
+  if (check_ == Check::kNone || bytes == 0) return std::nullopt;
   // The last allowed range of the thread. The fields are atomic because the fibers of an emulated
   // block, which ThreadSanitizer takes for threads, share them.
   struct Last {
@@ -143,7 +143,7 @@ std::optional<std::string> HeapRanges::RefusalOf(uint32_t rank, uint64_t offset_
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const uint64_t changes = changes_.load(std::memory_order_acquire);
   if (last.of.load(kRelaxed) == this && last.changes.load(kRelaxed) == changes &&
-      (last.ranks.load(kRelaxed) >> rank & 1) != 0 && offset_bytes >= last.begin.load(kRelaxed) &&
+      (last.ranks.load(kRelaxed) & rank) == rank && offset_bytes >= last.begin.load(kRelaxed) &&
       offset_bytes < last.end.load(kRelaxed) && bytes <= last.end.load(kRelaxed) - offset_bytes) {
     return std::nullopt;
   }
@@ -153,7 +153,7 @@ std::optional<std::string> HeapRanges::RefusalOf(uint32_t rank, uint64_t offset_
   if (!refused && offset_bytes < around.end && bytes <= around.end - offset_bytes) {
     last.of.store(this, kRelaxed);
     last.changes.store(changes_.load(kRelaxed), kRelaxed);
-    last.ranks.store(around.of == nullptr ? uint64_t{1} << rank : around.of->ranks, kRelaxed);
+    last.ranks.store(around.of == nullptr ? rank : around.of->ranks, kRelaxed);
     last.begin.store(around.begin, kRelaxed);
     last.end.store(around.end, kRelaxed);
     return std::nullopt;
@@ -176,7 +176,7 @@ std::optional<std::string> HeapRanges::RefusalOf(uint32_t rank, uint64_t offset_
 bool HeapRanges::Allowed(const backend::HeapMap* map, uint32_t rank, uint64_t offset_bytes,
                          uint64_t bytes, char* why, uint64_t why_bytes) {
   HeapRanges& self = *static_cast<const Shared*>(map)->ranges;
-  const std::optional<std::string> refusal = self.RefusalOf(rank, offset_bytes, bytes);
+  const std::optional<std::string> refusal = self.RefusalOf(BitOf(rank), offset_bytes, bytes);
   if (refusal.has_value() && why != nullptr && why_bytes > 0) {
     why[refusal->copy(why, why_bytes - 1)] = '\0';
   }

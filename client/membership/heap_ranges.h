@@ -30,8 +30,9 @@ class HeapRanges {
   HeapRanges(const HeapRanges&) = delete;
   HeapRanges& operator=(const HeapRanges&) = delete;
 
-  // Counts ranks from this one, the first one of this node. Ranks of other nodes are not known.
-  // Call it before the first Add.
+  // Counts ranks from this one, the first one of this node. Call it before the first Add. A rank
+  // before it, or 64 and more after it, is of another node, and counts as having every known range:
+  // no two allocations of a job overlap, also of different teams.
   void CountFrom(uint32_t first_rank) { first_ = first_rank; }
 
   // Adds the bytes at `offset_bytes` in the heaps of `ranks`, and replaces a range that began
@@ -42,7 +43,7 @@ class HeapRanges {
   // refusal. After the request would be too late: another thread may have got the same place.
   struct Range {
     uint64_t bytes = 0;
-    uint64_t ranks = 0;  // a bit for each of this node
+    uint64_t ranks = 0;  // a bit for each of the first 64
     bool internal = false;
     std::string name;
   };
@@ -69,8 +70,12 @@ class HeapRanges {
     HeapRanges* ranges = nullptr;
   };
 
-  // By the number of a rank on this node.
-  std::optional<std::string> RefusalOf(uint32_t index, uint64_t offset_bytes, uint64_t bytes);
+  // The bit of the rank that is `index` places after the first one; all bits if it has none.
+  static constexpr uint64_t BitOf(uint32_t index) {
+    return index < 64 ? uint64_t{1} << index : ~uint64_t{0};
+  }
+  // For a rank with these bits.
+  std::optional<std::string> RefusalOf(uint64_t rank, uint64_t offset_bytes, uint64_t bytes);
 
   enum class Check { kNone, kOverruns, kAll };
   using Ranges = std::map<uint64_t, Range>;  // by offset
@@ -90,7 +95,7 @@ class HeapRanges {
     const Range* of = nullptr;
     uint64_t of_offset = 0;
   };
-  Around Look(uint32_t rank, uint64_t offset_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Around Look(uint64_t rank, uint64_t offset_bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   Shared shared_;
   const Check check_;
