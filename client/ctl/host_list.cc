@@ -45,6 +45,9 @@ bool IsAddress(absl::string_view text) {
 
 absl::Status Add(absl::string_view entry, std::vector<HostRanks>* hosts) {
   absl::string_view name = entry, number;
+  if (entry.find(' ') != entry.npos) {
+    return Wrong(entry, "write commas, without spaces, between hosts");
+  }
   const size_t colon = entry.rfind(':');
   if (colon != entry.npos && (entry[0] != '[' || entry[colon - 1] == ']')) {
     name = entry.substr(0, colon);

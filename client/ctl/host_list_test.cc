@@ -50,6 +50,8 @@ TEST(HostListTest, RefusesWhatIsNoHost) {
   EXPECT_EQ(Text(ParseHosts(std::string(253, 'a'))), absl::StrCat(std::string(253, 'a'), "=1"));
   EXPECT_THAT(Text(ParseHosts("a\033[2J")), HasSubstr("\"a\\x1b[2J\""));
   EXPECT_THAT(Text(ParseHosts("fd00::1:2")), HasSubstr("in brackets"));
+  EXPECT_THAT(Text(ParseHosts("a:2 b:2")), HasSubstr("commas"));
+  EXPECT_THAT(Text(ParseHosts("a, b")), HasSubstr("commas"));
 }
 
 TEST(HostListTest, RefusesNumbersOfRanksThatAreNone) {

@@ -50,7 +50,9 @@ absl::Status FailureOf(uint32_t code, absl::string_view what) {
   if (status == absl::StatusCode::kDeadlineExceeded) {
     why = kNoAnswer;
   } else if (status == absl::StatusCode::kOutOfRange) {
-    why = "there is no memory at one of its places, in the heap here or there";
+    why =
+        "there is no memory at one of its places, in the heap here or there: both are addresses of "
+        "this rank's own copies, inside its heap";
   } else if (status == absl::StatusCode::kInvalidArgument) {
     why = "the port process found it malformed";
   } else if (status == absl::StatusCode::kUnavailable || status == absl::StatusCode::kAborted) {

@@ -156,6 +156,11 @@ void Rendezvous::JoinTimedOut(Job& job, Rank rank) {
     }
     absl::StrAppend(&text, came_before.empty() ? ": of " : "; of ", job.n_ranks(),
                     " ranks these have not joined: ", absl::StrJoin(missing, ", "));
+    if (job.nodes.has_value()) {
+      absl::StrAppend(&text,
+                      " (those of other nodes: see their errors, and in irisd's log here the "
+                      "connections that the job's port has refused)");
+    }
   } else if (!gave_up.empty()) {
     absl::StrAppend(&text, ": all ", job.n_ranks(),
                     " ranks have come, but these gave up before the last one did: ",

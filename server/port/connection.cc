@@ -348,11 +348,14 @@ absl::StatusOr<wire::UniqueFd> Listen(Address* address, uint32_t port_min, uint3
     if (error != EADDRINUSE) break;
   }
   return wire::ErrnoStatus(
-      error, absl::StrCat("listen at ", address->Text(),
-                          fixed || first == last ? "" : absl::StrCat(" and ports from ", first),
-                          error == EADDRINUSE      ? " (another program or job listens there)"
-                          : error == EADDRNOTAVAIL ? " (no interface here has the address)"
-                                                   : ""));
+      error,
+      absl::StrCat("listen at ", address->Text(),
+                   fixed || first == last ? "" : absl::StrCat(" and ports from ", first),
+                   error == EADDRINUSE      ? " (another program or job listens there)"
+                   : error != EADDRNOTAVAIL ? ""
+                   : fixed ? " (no interface here has the address, which has to be one of the "
+                             "node of rank 0)"
+                           : " (no interface here has the address)"));
 }
 
 absl::StatusOr<wire::UniqueFd> StartToConnect(const Address& to, const std::string& from) {
@@ -369,7 +372,9 @@ absl::StatusOr<wire::UniqueFd> StartToConnect(const Address& to, const std::stri
   }
   const socklen_t length = ToSocket(to, &at);
   if (connect(fd->get(), &at.any, length) != 0 && errno != EINPROGRESS) {
-    return absl::UnavailableError(strerror(errno));
+    const int error = errno;
+    return absl::UnavailableError(absl::StrCat(
+        from.empty() ? "" : absl::StrCat("connect from ", from, ": "), strerror(error)));
   }
   return fd;
 }

@@ -139,7 +139,7 @@ void Ports::Run() {
       if (!port->link.valid()) continue;
       if (now - port->said > patience) {
         Fail(port, absl::StrCat("it says nothing for ", absl::FormatDuration(patience),
-                                ": it is stopped, or hangs"));
+                                ": it is stopped, hangs, or gets no CPU (network.silence)"));
       } else {
         next = std::min(next, port->said + patience);
       }

@@ -132,9 +132,12 @@ absl::Status UcxWorker::Start(const UcxOptions& options) {
   status = api_.init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context_);
   api_.config_release(config);
   if (status != UCS_OK) {
-    return Error(absl::StrCat("use the transports ", transports_, " on interface ", options.device,
-                              " (is it up?)"),
-                 status);
+    return Error(
+        absl::StrCat("use the transports ", transports_,
+                     options.devices.empty()
+                         ? absl::StrCat(" on interface ", options.device, " (is it up?)")
+                         : absl::StrCat(" on the devices ", options.devices, " (network.devices)")),
+        status);
   }
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE | UCP_WORKER_PARAM_FIELD_EVENTS;
@@ -143,7 +146,11 @@ absl::Status UcxWorker::Start(const UcxOptions& options) {
   status = api_.worker_create(context_, &worker_params, &worker_);
   if (status != UCS_OK) {
     return Error(absl::StrCat("listen on interface ", options.device,
-                              options.port_min == 0 ? "" : " in the range of ports"),
+                              options.port_min == 0
+                                  ? ""
+                                  : absl::StrCat(" at one of the ports ", options.port_min, "-",
+                                                 options.port_max,
+                                                 " (network.ports; a job takes two on each node)")),
                  status);
   }
   ucp_am_handler_param_t handler = {};
