@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "tests/cc/require.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris::testing {
@@ -43,21 +44,7 @@ std::vector<pid_t> ChildrenOf(pid_t parent) {
 class CoreTest : public ::testing::Test {
  protected:
   void SetUp() override { Start({}); }
-  void Start(const DaemonOptions& options) {
-    auto daemon = Daemon::Start(options);
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
-
-  template <typename Condition>
-  bool Eventually(Condition condition) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(20);
-    while (!condition()) {
-      if (absl::Now() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    return true;
-  }
+  void Start(const DaemonOptions& options) { daemon_ = Require(Daemon::Start(options)); }
 
   std::unique_ptr<Daemon> daemon_;
 };
@@ -75,36 +62,31 @@ TEST_F(CoreTest, LinksNoGrpc) {
 }
 
 TEST_F(CoreTest, AWorkersDeathEndsNoSessionAndNoJob) {
-  auto session = RawSession::Open(daemon_->session_socket());
-  ASSERT_TRUE(session.ok()) << session.status();
-  auto joined = (*session)->Join((*session)->JoinRequest("lives", 0, 1));
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  ASSERT_TRUE((*session)->ReceiveDescriptors(3).ok());
-  ASSERT_TRUE((*session)->Mapped(*joined).ok());
+  auto session = Require(RawSession::Open(daemon_->session_socket()));
+  auto joined = Require(session->Join(session->JoinRequest("lives", 0, 1)));
+  ASSERT_TRUE(session->ReceiveDescriptors(3).ok());
+  ASSERT_TRUE(session->Mapped(joined).ok());
   const std::vector<pid_t> workers = ChildrenOf(daemon_->pid());
   ASSERT_EQ(workers.size(), 1u);
   ASSERT_EQ(kill(workers[0], SIGKILL), 0);
   // Its connections are gone with it.
-  EXPECT_EQ((*session)->Allocate(*joined, 0, 4096).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(session->Allocate(joined, 0, 4096).status().code(), absl::StatusCode::kUnavailable);
   // Another worker answers others, and tells that the session and the job live on.
   ASSERT_TRUE(Eventually([this] { return daemon_->GetStatus().ok(); }));
   EXPECT_NE(ChildrenOf(daemon_->pid()), workers);
-  const auto sessions = daemon_->ListSessions();
-  ASSERT_TRUE(sessions.ok()) << sessions.status();
-  ASSERT_EQ(sessions->sessions_size(), 1);
-  EXPECT_EQ(sessions->sessions(0).state(), "open");
-  const auto jobs = daemon_->ListJobs();
-  ASSERT_TRUE(jobs.ok()) << jobs.status();
-  ASSERT_EQ(jobs->jobs_size(), 1);
-  EXPECT_EQ(jobs->jobs(0).state(), v1::JOB_STATE_READY);
+  const auto sessions = Require(daemon_->ListSessions());
+  ASSERT_EQ(sessions.sessions_size(), 1);
+  EXPECT_EQ(sessions.sessions(0).state(), "open");
+  const auto jobs = Require(daemon_->ListJobs());
+  ASSERT_EQ(jobs.jobs_size(), 1);
+  EXPECT_EQ(jobs.jobs(0).state(), v1::JOB_STATE_READY);
   EXPECT_TRUE(absl::StrContains(daemon_->Log(), "signal 9")) << daemon_->Log();
 }
 
 TEST_F(CoreTest, AWorkersDeathCancelsItsCalls) {
-  auto session = RawSession::Open(daemon_->session_socket());
-  ASSERT_TRUE(session.ok()) << session.status();
+  auto session = Require(RawSession::Open(daemon_->session_socket()));
   auto join = std::async(std::launch::async, [&] {
-    return (*session)->Join((*session)->JoinRequest("waits", 0, 2)).status();
+    return session->Join(session->JoinRequest("waits", 0, 2)).status();
   });
   ASSERT_TRUE(Eventually([this] { return daemon_->GetStatus()->n_jobs() == 1; }));
   for (const pid_t worker : ChildrenOf(daemon_->pid())) kill(worker, SIGKILL);
@@ -120,9 +102,8 @@ TEST_F(CoreTest, AWorkersDeathCancelsItsCalls) {
 TEST_F(CoreTest, AnIdleWorkerEnds) {
   Start({.flags = {"--worker-idle-timeout", "100ms"}});
   {
-    auto session = RawSession::Open(daemon_->session_socket());
-    ASSERT_TRUE(session.ok()) << session.status();
-    EXPECT_EQ((*session)->Leave({}).code(), absl::StatusCode::kPermissionDenied);
+    auto session = Require(RawSession::Open(daemon_->session_socket()));
+    EXPECT_EQ(session->Leave({}).code(), absl::StatusCode::kPermissionDenied);
   }
   daemon_->Disconnect();
   EXPECT_TRUE(Eventually([this] { return ChildrenOf(daemon_->pid()).empty(); }));

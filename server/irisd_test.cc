@@ -36,6 +36,7 @@
 #include "proto/wire/limits.h"
 #include "proto/wire/pages.h"
 #include "proto/wire/version.h"
+#include "tests/cc/require.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris::testing {
@@ -49,9 +50,7 @@ class IrisdTest : public ::testing::Test {
   void SetUp() override { Start({}); }
   void Start(const DaemonOptions& options) {
     daemon_.reset();
-    auto daemon = Daemon::Start(options);
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
+    daemon_ = Require(Daemon::Start(options));
   }
   std::unique_ptr<RawSession> Open() {
     auto session = RawSession::Open(daemon_->session_socket());
@@ -113,25 +112,14 @@ class IrisdTest : public ::testing::Test {
       EXPECT_TRUE(m.session->Leave(m.joined).ok());
     }
   }
-  // True once `done` says so.
-  template <typename F>
-  static bool Eventually(F done, absl::Duration timeout = absl::Seconds(30)) {
-    const absl::Time deadline = absl::Now() + timeout;
-    while (!done()) {
-      if (absl::Now() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(2));
-    }
-    return true;
-  }
 
   std::unique_ptr<Daemon> daemon_;
 };
 
 TEST_F(IrisdTest, AJobOfOneRankLivesAndLeavesNothing) {
   auto members = JoinAll("one", 1);
-  auto allocated = members[0].session->Allocate(members[0].joined, 0, 4096, "weights");
-  ASSERT_TRUE(allocated.ok()) << allocated.status();
-  EXPECT_EQ(allocated->offset_bytes() % 1024, 0u);
+  auto allocated = Require(members[0].session->Allocate(members[0].joined, 0, 4096, "weights"));
+  EXPECT_EQ(allocated.offset_bytes() % 1024, 0u);
   LeaveAll(members);
   members.clear();
   EXPECT_TRUE(daemon_->WaitIdle(1000).ok());
@@ -237,15 +225,13 @@ TEST_F(IrisdTest, WithoutAcknowledgementsNoMoreThanAWindowIsInFlight) {
         std::async(std::launch::async, [this, rank] { return JoinAs("w", rank, 17); }));
   }
   auto session = Open();
-  auto joined = session->Join(session->JoinRequest("w", 0, 17));
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  const uint32_t due = 35 + static_cast<uint32_t>(DevicesOf(*joined).size());
+  auto joined = Require(session->Join(session->JoinRequest("w", 0, 17)));
+  const uint32_t due = 35 + static_cast<uint32_t>(DevicesOf(joined).size());
   // Count arrivals while nothing is acknowledged.
   uint32_t received = 0;
   while (received < wire::kDescriptorWindow) {
-    auto frame = ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20));
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    received += frame->fds.size();
+    auto frame = Require(ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20)));
+    received += frame.fds.size();
   }
   EXPECT_EQ(received, wire::kDescriptorWindow);
   EXPECT_TRUE(wire::IsNoFrameYet(wire::ReceiveFrame(session->socket()).status()));
@@ -253,16 +239,15 @@ TEST_F(IrisdTest, WithoutAcknowledgementsNoMoreThanAWindowIsInFlight) {
   ack.count = received;
   ASSERT_TRUE(wire::SendFrame(session->socket(), wire::FrameType::kAck, ack).ok());
   while (received < due) {
-    auto frame = ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20));
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    received += frame->fds.size();
+    auto frame = Require(ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(20)));
+    received += frame.fds.size();
   }
   EXPECT_EQ(received, due);
-  ASSERT_TRUE(session->Mapped(*joined).ok());
+  ASSERT_TRUE(session->Mapped(joined).ok());
   std::vector<Member> members;
   for (auto& other : others) members.push_back(other.get());
   LeaveAll(members);
-  EXPECT_TRUE(session->Leave(*joined).ok());
+  EXPECT_TRUE(session->Leave(joined).ok());
 }
 
 TEST_F(IrisdTest, ASessionThatNeverJoinedIsForgottenWhenItCloses) {
@@ -297,43 +282,36 @@ TEST_F(IrisdTest, NonceAttestationOpensSessions) {
 
 TEST_F(IrisdTest, AWrongNonceIsRefused) {
   Start({.flags = {"--attestation", "nonce"}});
-  auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
-  ASSERT_TRUE(socket.ok());
+  auto socket = Require(Connect(daemon_->session_socket(), SOCK_SEQPACKET));
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  ASSERT_TRUE(wire::SendFrame(socket->get(), wire::FrameType::kHello, wire::HelloPayload()).ok());
-  auto challenge = ReceiveFrameBefore(socket->get(), deadline);
-  ASSERT_TRUE(challenge.ok()) << challenge.status();
-  ASSERT_EQ(challenge->type, wire::FrameType::kChallenge);
-  auto nonce = challenge->As<wire::NoncePayload>();
-  ASSERT_TRUE(nonce.ok());
-  nonce->nonce[31] ^= 1;
-  ASSERT_TRUE(wire::SendFrame(socket->get(), wire::FrameType::kChallengeReply, *nonce).ok());
-  auto answer = ReceiveFrameBefore(socket->get(), deadline);
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  ASSERT_EQ(answer->type, wire::FrameType::kError);
-  EXPECT_EQ(wire::StatusFromErrorPayload(*answer->As<wire::ErrorPayload>()).code(),
+  ASSERT_TRUE(wire::SendFrame(socket.get(), wire::FrameType::kHello, wire::HelloPayload()).ok());
+  auto challenge = Require(ReceiveFrameBefore(socket.get(), deadline));
+  ASSERT_EQ(challenge.type, wire::FrameType::kChallenge);
+  auto nonce = Require(challenge.As<wire::NoncePayload>());
+  nonce.nonce[31] ^= 1;
+  ASSERT_TRUE(wire::SendFrame(socket.get(), wire::FrameType::kChallengeReply, nonce).ok());
+  auto answer = Require(ReceiveFrameBefore(socket.get(), deadline));
+  ASSERT_EQ(answer.type, wire::FrameType::kError);
+  EXPECT_EQ(wire::StatusFromErrorPayload(*answer.As<wire::ErrorPayload>()).code(),
             StatusCode::kPermissionDenied);
 }
 
 TEST_F(IrisdTest, ANonceFromAnotherProcessIsRefused) {
   Start({.flags = {"--attestation", "nonce"}});
-  auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
-  ASSERT_TRUE(socket.ok());
+  auto socket = Require(Connect(daemon_->session_socket(), SOCK_SEQPACKET));
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  ASSERT_TRUE(wire::SendFrame(socket->get(), wire::FrameType::kHello, wire::HelloPayload()).ok());
-  auto challenge = ReceiveFrameBefore(socket->get(), deadline);
-  ASSERT_TRUE(challenge.ok()) << challenge.status();
-  auto nonce = challenge->As<wire::NoncePayload>();
+  ASSERT_TRUE(wire::SendFrame(socket.get(), wire::FrameType::kHello, wire::HelloPayload()).ok());
+  auto challenge = Require(ReceiveFrameBefore(socket.get(), deadline));
+  auto nonce = challenge.As<wire::NoncePayload>();
   const pid_t child = fork();
   if (child == 0) {
-    _exit(wire::SendFrame(socket->get(), wire::FrameType::kChallengeReply, *nonce).ok() ? 0 : 1);
+    _exit(wire::SendFrame(socket.get(), wire::FrameType::kChallengeReply, *nonce).ok() ? 0 : 1);
   }
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
-  auto answer = ReceiveFrameBefore(socket->get(), deadline);
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  ASSERT_EQ(answer->type, wire::FrameType::kError);
+  auto answer = Require(ReceiveFrameBefore(socket.get(), deadline));
+  ASSERT_EQ(answer.type, wire::FrameType::kError);
   EXPECT_TRUE(absl::StrContains(
-      wire::StatusFromErrorPayload(*answer->As<wire::ErrorPayload>()).message(), "forked"));
+      wire::StatusFromErrorPayload(*answer.As<wire::ErrorPayload>()).message(), "forked"));
 }
 
 TEST_F(IrisdTest, EachConnectionIsItsOwnIdentity) {
@@ -457,27 +435,26 @@ TEST_F(IrisdTest, ACancelledJoinFreesItsRank) {
 
 TEST_F(IrisdTest, StatusIsTrue) {
   auto members = JoinAll("status", 2);
-  auto status = daemon_->GetStatus();
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->version(), wire::kIrisVersion);
-  EXPECT_EQ(status->pid(), daemon_->pid());
-  EXPECT_EQ(status->runtime_dir(), daemon_->runtime_dir());
-  EXPECT_EQ(status->n_devices(), 8u);
-  EXPECT_EQ(status->n_jobs(), 1u);
-  EXPECT_EQ(status->n_sessions(), 2u);
-  EXPECT_EQ(status->heap_bytes(), 4u << 20);
-  EXPECT_EQ(status->sessions_total(), 2u);
-  EXPECT_GT(status->rss_bytes(), 1u << 20);
-  EXPECT_NEAR(status->open_fds(), daemon_->OpenFds(), 2);
-  EXPECT_GE(status->fd_limit(), status->open_fds());
-  EXPECT_FALSE(status->stopping());
-  ASSERT_GE(status->backends_size(), 1);
-  for (const v1::BackendStatus& backend : status->backends()) {
+  auto status = Require(daemon_->GetStatus());
+  EXPECT_EQ(status.version(), wire::kIrisVersion);
+  EXPECT_EQ(status.pid(), daemon_->pid());
+  EXPECT_EQ(status.runtime_dir(), daemon_->runtime_dir());
+  EXPECT_EQ(status.n_devices(), 8u);
+  EXPECT_EQ(status.n_jobs(), 1u);
+  EXPECT_EQ(status.n_sessions(), 2u);
+  EXPECT_EQ(status.heap_bytes(), 4u << 20);
+  EXPECT_EQ(status.sessions_total(), 2u);
+  EXPECT_GT(status.rss_bytes(), 1u << 20);
+  EXPECT_NEAR(status.open_fds(), daemon_->OpenFds(), 2);
+  EXPECT_GE(status.fd_limit(), status.open_fds());
+  EXPECT_FALSE(status.stopping());
+  ASSERT_GE(status.backends_size(), 1);
+  for (const v1::BackendStatus& backend : status.backends()) {
     EXPECT_EQ(backend.available(), driver::KindOf(backend.backend()) == driver::BackendKind::kEmu)
         << backend.backend();
     EXPECT_FALSE(backend.detail().empty()) << backend.backend();
   }
-  const int64_t age_ms = absl::ToUnixMillis(absl::Now()) - status->start_time_unix_ms();
+  const int64_t age_ms = absl::ToUnixMillis(absl::Now()) - status.start_time_unix_ms();
   EXPECT_GE(age_ms, 0);
   EXPECT_LT(age_ms, 10 * 60 * 1000);
   LeaveAll(members);
@@ -497,26 +474,21 @@ TEST_F(IrisdTest, DevicesShowWhatIsUsed) {
 
 TEST_F(IrisdTest, JobsHeapsAndAllocationsAreListed) {
   auto members = JoinAll("listed", 1);
-  iris::v1::OperateRequest request;
-  request.set_session_id(members[0].session->id());
-  request.set_job_id(members[0].joined.job_id());
-  request.mutable_allocate()->set_bytes(24);
-  request.mutable_allocate()->set_name("w");
+  iris::v1::OperateRequest request =
+      AllocateRequestOf(members[0].session->id(), members[0].joined, 0, 24, "w");
   request.mutable_allocate()->mutable_tensor()->set_dtype("f32");
   request.mutable_allocate()->mutable_tensor()->add_shape(2);
   request.mutable_allocate()->mutable_tensor()->add_shape(3);
-  auto allocated = members[0].session->Operate(request);
-  ASSERT_TRUE(allocated.ok()) << allocated.status();
+  auto allocated = Require(members[0].session->Operate(request));
 
-  auto jobs = daemon_->ListJobs();
-  ASSERT_TRUE(jobs.ok());
-  ASSERT_EQ(jobs->jobs_size(), 1);
-  EXPECT_EQ(jobs->jobs(0).job(), "listed");
-  EXPECT_EQ(jobs->jobs(0).state(), iris::v1::JOB_STATE_READY);
-  EXPECT_EQ(jobs->jobs(0).uid(), getuid());
-  ASSERT_EQ(jobs->jobs(0).ranks_size(), 1);
-  EXPECT_EQ(jobs->jobs(0).ranks(0).base(), 0x400000000000u);
-  EXPECT_EQ(jobs->jobs(0).ranks(0).pid(), getpid());
+  auto jobs = Require(daemon_->ListJobs());
+  ASSERT_EQ(jobs.jobs_size(), 1);
+  EXPECT_EQ(jobs.jobs(0).job(), "listed");
+  EXPECT_EQ(jobs.jobs(0).state(), iris::v1::JOB_STATE_READY);
+  EXPECT_EQ(jobs.jobs(0).uid(), getuid());
+  ASSERT_EQ(jobs.jobs(0).ranks_size(), 1);
+  EXPECT_EQ(jobs.jobs(0).ranks(0).base(), 0x400000000000u);
+  EXPECT_EQ(jobs.jobs(0).ranks(0).pid(), getpid());
 
   grpc::ClientContext heaps_context;
   iris::v1::ListHeapsReply heaps;
@@ -535,7 +507,7 @@ TEST_F(IrisdTest, JobsHeapsAndAllocationsAreListed) {
     if (allocation.name() == "w") found = &allocation;
   }
   ASSERT_NE(found, nullptr);
-  EXPECT_EQ(found->offset_bytes(), allocated->offset_bytes());
+  EXPECT_EQ(found->offset_bytes(), allocated.offset_bytes());
   EXPECT_EQ(found->bytes(), 24u);
   EXPECT_EQ(found->tensor().dtype(), "f32");
   EXPECT_EQ(found->tensor().shape(1), 3u);
@@ -554,14 +526,13 @@ TEST_F(IrisdTest, AFilterForAJobThatIsNotThereIsNotFound) {
 
 TEST_F(IrisdTest, SessionsShowTheirCommand) {
   auto session = Open();
-  auto sessions = daemon_->ListSessions();
-  ASSERT_TRUE(sessions.ok());
-  ASSERT_EQ(sessions->sessions_size(), 1);
-  EXPECT_EQ(sessions->sessions(0).pid(), getpid());
-  EXPECT_EQ(sessions->sessions(0).session_id(), session->id());
-  EXPECT_EQ(sessions->sessions(0).state(), "open");
-  EXPECT_EQ(sessions->sessions(0).rank(), -1);
-  EXPECT_TRUE(absl::StrContains(sessions->sessions(0).command(), "irisd_test"));
+  auto sessions = Require(daemon_->ListSessions());
+  ASSERT_EQ(sessions.sessions_size(), 1);
+  EXPECT_EQ(sessions.sessions(0).pid(), getpid());
+  EXPECT_EQ(sessions.sessions(0).session_id(), session->id());
+  EXPECT_EQ(sessions.sessions(0).state(), "open");
+  EXPECT_EQ(sessions.sessions(0).rank(), -1);
+  EXPECT_TRUE(absl::StrContains(sessions.sessions(0).command(), "irisd_test"));
 }
 
 class PeekTest : public IrisdTest {
@@ -648,9 +619,8 @@ TEST_F(BorrowTest, LendsTheMemoryOfARank) {
   ASSERT_EQ(reply.segments_size(), 1);
   EXPECT_EQ(reply.segments(0).offset_bytes(), 0u);
   EXPECT_EQ(reply.segments(0).bytes(), 2u << 20);
-  const auto descriptors = outside->ReceiveDescriptors(1);
-  ASSERT_TRUE(descriptors.ok()) << descriptors.status();
-  const auto& [record, fd] = descriptors->front();
+  const auto descriptors = Require(outside->ReceiveDescriptors(1));
+  const auto& [record, fd] = descriptors.front();
   EXPECT_EQ(record.kind, static_cast<uint32_t>(wire::DescriptorKind::kSegment));
   EXPECT_EQ(record.segment_id, reply.segments(0).segment_id());
   EXPECT_EQ(record.bytes, 2u << 20);
@@ -808,19 +778,16 @@ TEST_F(IrisdTest, AValueOfAMebibyteReachesEveryMemberByteForByte) {
     std::vector<std::future<absl::StatusOr<iris::v1::OperationResult>>> answers;
     for (uint32_t rank = 0; rank < 3; ++rank) {
       answers.push_back(std::async(std::launch::async, [&members, &value, k, rank] {
-        iris::v1::OperateRequest request;
-        request.set_session_id(members[rank].session->id());
-        request.set_job_id(members[rank].joined.job_id());
-        request.set_k(k);
+        iris::v1::OperateRequest request =
+            OperateRequestOf(members[rank].session->id(), members[rank].joined, k);
         request.mutable_broadcast()->set_root(static_cast<uint32_t>(k));
         if (rank == k) request.mutable_broadcast()->set_value(value);
         return members[rank].session->Operate(request);
       }));
     }
     for (auto& pending : answers) {
-      const auto answer = pending.get();
-      ASSERT_TRUE(answer.ok()) << answer.status();
-      EXPECT_TRUE(answer->value() == value) << answer->value().size() << " bytes";
+      const auto answer = Require(pending.get());
+      EXPECT_TRUE(answer.value() == value) << answer.value().size() << " bytes";
     }
   }
   LeaveAll(members);
@@ -845,9 +812,7 @@ TEST_F(IrisdTest, StopAnswersWhoWaits) {
     return session->Join(session->JoinRequest("waits", 0, 2)).status();
   });
   EXPECT_TRUE(Eventually([this] { return daemon_->GetStatus()->n_jobs() == 1; }));
-  auto code = daemon_->Stop();
-  ASSERT_TRUE(code.ok()) << code.status();
-  EXPECT_EQ(*code, 0);
+  EXPECT_EQ(Require(daemon_->Stop()), 0);
   const absl::Status status = waiting.get();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "stopping")) << status;
@@ -863,19 +828,15 @@ TEST_F(IrisdTest, StopTellsWatchers) {
   while (watcher.Read(&event)) told = told || event.has_stopping();
   EXPECT_TRUE(told);
   EXPECT_EQ(watcher.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  auto code = stop.get();
-  ASSERT_TRUE(code.ok()) << code.status();
-  EXPECT_EQ(*code, 0);
+  EXPECT_EQ(Require(stop.get()), 0);
 }
 
 TEST_F(IrisdTest, StopTellsIdleSessions) {
   auto session = Open();
-  auto code = daemon_->Stop();
-  ASSERT_TRUE(code.ok()) << code.status();
-  auto frame = ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(10));
-  ASSERT_TRUE(frame.ok()) << frame.status();
-  ASSERT_EQ(frame->type, wire::FrameType::kError);
-  EXPECT_EQ(wire::StatusFromErrorPayload(*frame->As<wire::ErrorPayload>()).code(),
+  Require(daemon_->Stop());
+  auto frame = Require(ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(10)));
+  ASSERT_EQ(frame.type, wire::FrameType::kError);
+  EXPECT_EQ(wire::StatusFromErrorPayload(*frame.As<wire::ErrorPayload>()).code(),
             StatusCode::kUnavailable);
 }
 
@@ -897,12 +858,9 @@ TEST_F(IrisdTest, StopEndsEventFollowers) {
 
 TEST_F(IrisdTest, AStoppedClientDoesNotHoldUpTheStop) {
   // A child that joins nothing, opens a session and is stopped: it reads nothing any more.
-  auto silent = Connect(daemon_->admin_socket(), SOCK_STREAM);
-  ASSERT_TRUE(silent.ok());
+  auto silent = Require(Connect(daemon_->admin_socket(), SOCK_STREAM));
   auto session = Open();
-  auto code = daemon_->Stop(absl::Seconds(20));
-  ASSERT_TRUE(code.ok()) << code.status();
-  EXPECT_EQ(*code, 0);
+  EXPECT_EQ(Require(daemon_->Stop(absl::Seconds(20))), 0);
 }
 
 TEST_F(IrisdTest, SigintStopsToo) {
@@ -943,9 +901,7 @@ TEST_F(IrisdTest, ALogThatNobodyReadsHoldsNothingUp) {
     return absl::StrContains(text, "irisd serves") && absl::StrContains(text, "job=unread");
   })) << text.substr(text.size() - std::min<size_t>(text.size(), 500));
   Fill(writes.get());
-  const absl::StatusOr<int> code = daemon_->Stop(absl::Seconds(15));
-  ASSERT_TRUE(code.ok()) << code.status();
-  EXPECT_EQ(*code, 0);
+  EXPECT_EQ(Require(daemon_->Stop(absl::Seconds(15))), 0);
 }
 
 // The workers of irisd that serve tenants.
@@ -977,11 +933,10 @@ TEST_F(IrisdTest, AWorkerThatIsStoppedIsReplaced) {
   EXPECT_EQ(daemon_->admin().GetStatus(&context, iris::v1::GetStatusRequest(), &reply).error_code(),
             grpc::StatusCode::UNAVAILABLE);
   EXPECT_LT(absl::Now() - stopped, absl::Seconds(17));  // documented: 15 s
-  auto status = daemon_->GetStatus();
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->worker_troubles_total(), 1u);
-  EXPECT_TRUE(absl::StrContains(status->last_worker_trouble(), "did not answer for 10s"))
-      << status->last_worker_trouble();
+  auto status = Require(daemon_->GetStatus());
+  EXPECT_EQ(status.worker_troubles_total(), 1u);
+  EXPECT_TRUE(absl::StrContains(status.last_worker_trouble(), "did not answer for 10s"))
+      << status.last_worker_trouble();
   EXPECT_TRUE(absl::StrContains(daemon_->Log(), "kind=worker_ended")) << daemon_->Log();
   const std::vector<pid_t> now = WorkersOf(daemon_->pid());
   EXPECT_EQ(std::count(now.begin(), now.end(), workers[0]), 0);
@@ -1228,9 +1183,8 @@ TEST(IrisdNotifyTest, TellsTheServiceManager) {
 }
 
 TEST(IrisdSelfCheckTest, ProvesItsDevicesBeforeItServes) {
-  auto daemon = Daemon::Start({.n_devices = 3, .self_check = true});
-  ASSERT_TRUE(daemon.ok()) << daemon.status();
-  const std::string log = (*daemon)->Log();
+  auto daemon = Require(Daemon::Start({.n_devices = 3, .self_check = true}));
+  const std::string log = daemon->Log();
   EXPECT_TRUE(absl::StrContains(log, "\"self-check done\" pairs=4 failed=0")) << log;
   EXPECT_LT(log.find("self-check done"), log.find("irisd serves")) << log;
 }

@@ -7,9 +7,12 @@
 #include <chrono>
 #include <map>
 
+#include "tests/cc/require.h"
+
 namespace iris::internal {
 namespace {
 
+using iris::testing::Require;
 using ::testing::HasSubstr;
 
 absl::StatusOr<HostContextOptions> Resolve(const ContextOptions& options,
@@ -39,25 +42,23 @@ TEST(OptionsTest, VariablesThatOthersReadAreChecked) {
 }
 
 TEST(OptionsTest, NothingGivenIsRankZeroOfOne) {
-  auto resolved = Resolve({});
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_EQ(resolved->rank, 0);
-  EXPECT_EQ(resolved->n_ranks, 1);
-  EXPECT_EQ(resolved->local_rank, 0);
-  EXPECT_EQ(resolved->heap_bytes, 1ull << 30);
-  EXPECT_EQ(resolved->join_timeout, std::chrono::seconds(60));
-  EXPECT_EQ(resolved->timeout, std::chrono::seconds(60));
-  EXPECT_EQ(resolved->connect_timeout, std::chrono::seconds(2));
+  auto resolved = Require(Resolve({}));
+  EXPECT_EQ(resolved.rank, 0);
+  EXPECT_EQ(resolved.n_ranks, 1);
+  EXPECT_EQ(resolved.local_rank, 0);
+  EXPECT_EQ(resolved.heap_bytes, 1ull << 30);
+  EXPECT_EQ(resolved.join_timeout, std::chrono::seconds(60));
+  EXPECT_EQ(resolved.timeout, std::chrono::seconds(60));
+  EXPECT_EQ(resolved.connect_timeout, std::chrono::seconds(2));
 }
 
 TEST(OptionsTest, GivenTimeoutsStand) {
   using std::chrono::seconds;
-  auto resolved =
-      Resolve({.join_timeout = seconds(1), .timeout = seconds(3), .connect_timeout = seconds(4)});
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_EQ(resolved->join_timeout, seconds(1));
-  EXPECT_EQ(resolved->timeout, seconds(3));
-  EXPECT_EQ(resolved->connect_timeout, seconds(4));
+  auto resolved = Require(
+      Resolve({.join_timeout = seconds(1), .timeout = seconds(3), .connect_timeout = seconds(4)}));
+  EXPECT_EQ(resolved.join_timeout, seconds(1));
+  EXPECT_EQ(resolved.timeout, seconds(3));
+  EXPECT_EQ(resolved.connect_timeout, seconds(4));
 }
 
 TEST(OptionsTest, ProgramsThatNobodyLaunchedDoNotMeet) {
@@ -108,15 +109,13 @@ TEST(OptionsTest, BadVariablesMatterOtherwise) {
 }
 
 TEST(OptionsTest, JobNameComesFromTheEnvironmentAlsoWithGivenRanks) {
-  auto resolved = Resolve({.rank = 0, .n_ranks = 1}, {{"IRIS_JOB", "env"}});
-  ASSERT_TRUE(resolved.ok());
-  EXPECT_EQ(resolved->job, "env");
+  auto resolved = Require(Resolve({.rank = 0, .n_ranks = 1}, {{"IRIS_JOB", "env"}}));
+  EXPECT_EQ(resolved.job, "env");
 }
 
 TEST(OptionsTest, LocalRankIsTheRankUnlessSaid) {
-  auto resolved = Resolve({.rank = 3, .n_ranks = 4});
-  ASSERT_TRUE(resolved.ok());
-  EXPECT_EQ(resolved->local_rank, 3);
+  auto resolved = Require(Resolve({.rank = 3, .n_ranks = 4}));
+  EXPECT_EQ(resolved.local_rank, 3);
 }
 
 TEST(OptionsTest, LargeHeapsHaveRoomForATrace) {
@@ -154,15 +153,13 @@ TEST(OptionsTest, NegativeRank) {
 }
 
 TEST(OptionsTest, HeapBytesFromTheEnvironment) {
-  auto resolved = Resolve({}, {{"IRIS_HEAP_BYTES", "64M"}});
-  ASSERT_TRUE(resolved.ok());
-  EXPECT_EQ(resolved->heap_bytes, 64ull << 20);
+  auto resolved = Require(Resolve({}, {{"IRIS_HEAP_BYTES", "64M"}}));
+  EXPECT_EQ(resolved.heap_bytes, 64ull << 20);
 }
 
 TEST(OptionsTest, GivenHeapBytesStand) {
-  auto resolved = Resolve({.heap_bytes = 2 << 20}, {{"IRIS_HEAP_BYTES", "64M"}});
-  ASSERT_TRUE(resolved.ok());
-  EXPECT_EQ(resolved->heap_bytes, 2ull << 20);
+  auto resolved = Require(Resolve({.heap_bytes = 2 << 20}, {{"IRIS_HEAP_BYTES", "64M"}}));
+  EXPECT_EQ(resolved.heap_bytes, 2ull << 20);
 }
 
 TEST(OptionsTest, BadHeapBytesNameTheVariable) {
@@ -187,10 +184,9 @@ TEST(OptionsTest, RanksOfSeveralNodes) {
   ASSERT_TRUE(Resolve(options).ok());
   EXPECT_EQ(Resolve(options)->rendezvous, "");  // irisd may have an etcd
   options.rendezvous = "a:5";
-  auto resolved = Resolve(options, {{"IRIS_JOB_SECRET", "this is the secret"}});
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_TRUE(resolved->spans_nodes());
-  EXPECT_EQ(resolved->secret, "this is the secret");
+  auto resolved = Require(Resolve(options, {{"IRIS_JOB_SECRET", "this is the secret"}}));
+  EXPECT_TRUE(resolved.spans_nodes());
+  EXPECT_EQ(resolved.secret, "this is the secret");
   options.secret = "short";
   EXPECT_THAT(Refusal(Resolve(options)), HasSubstr("option secret has 5 bytes"));
   options.secret.clear();
@@ -207,9 +203,8 @@ TEST(OptionsTest, GivenRanksOfSeveralNodesNeedALocalRank) {
               HasSubstr("give the local rank"));
   auto with = variables;
   with["IRIS_LOCAL_RANK"] = "1";
-  auto resolved = Resolve({.rank = 5, .n_ranks = 8}, with);
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_EQ(resolved->local_rank, 1);
+  auto resolved = Require(Resolve({.rank = 5, .n_ranks = 8}, with));
+  EXPECT_EQ(resolved.local_rank, 1);
 }
 
 TEST(OptionsTest, TheLaunchersPmixIsAskedForWhatIsMissing) {
@@ -241,9 +236,8 @@ TEST(OptionsTest, TheLaunchersPmixIsAskedForWhatIsMissing) {
 }
 
 TEST(OptionsTest, OneNodeNeedsNoRendezvous) {
-  auto resolved = Resolve({.rank = 1, .n_ranks = 2}, {{"IRIS_N_LOCAL", "8"}});
-  ASSERT_TRUE(resolved.ok()) << resolved.status();
-  EXPECT_FALSE(resolved->spans_nodes());
+  auto resolved = Require(Resolve({.rank = 1, .n_ranks = 2}, {{"IRIS_N_LOCAL", "8"}}));
+  EXPECT_FALSE(resolved.spans_nodes());
 }
 
 }  // namespace

@@ -12,10 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/session/testing/fake_irisd.h"
+#include "tests/cc/require.h"
 
 namespace iris::internal {
 namespace {
 
+using iris::testing::Require;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -49,9 +51,7 @@ class IrisdControlPlaneTest : public ::testing::Test {
     ASSERT_NE(mkdtemp(name), nullptr);
     dir_ = name;
     irisd_ = std::make_unique<FakeIrisd>(dir_);
-    auto plane = IrisdControlPlane::Connect({{dir_}, absl::Seconds(10)});
-    ASSERT_TRUE(plane.ok()) << plane.status();
-    plane_ = *std::move(plane);
+    plane_ = Require(IrisdControlPlane::Connect({{dir_}, absl::Seconds(10)}));
   }
   void TearDown() override {
     plane_.reset();
@@ -80,10 +80,9 @@ class IrisdControlPlaneTest : public ::testing::Test {
 const absl::Status kBreak = absl::UnavailableError("break");
 
 TEST_F(IrisdControlPlaneTest, CallsCarryTheSession) {
-  auto reply =
-      plane_->Join({{.join_timeout = std::chrono::seconds(60)}}, absl::Now() + absl::Seconds(60));
-  ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(reply->job_id, 101u);
+  auto reply = Require(
+      plane_->Join({{.join_timeout = std::chrono::seconds(60)}}, absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(reply.job_id, 101u);
 }
 
 TEST_F(IrisdControlPlaneTest, AJoinIsMadeAgainAtTheNextIrisd) {
@@ -136,9 +135,8 @@ TEST_F(IrisdControlPlaneTest, AnswersKeepCodeAndText) {
 TEST_F(IrisdControlPlaneTest, BrokenConnectionIsResumedAndTheCallRepeatedWithItsK) {
   Watch();
   irisd_->AnswerOperations({kBreak});
-  auto reply = Operate(7);
-  ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_EQ(reply->k, 7u);
+  auto reply = Require(Operate(7));
+  EXPECT_EQ(reply.k, 7u);
   EXPECT_THAT(irisd_->ks(), ElementsAre(7u, 7u));
   EXPECT_EQ(irisd_->resumes(), 1);
   EXPECT_FALSE(unanswered_);
@@ -247,10 +245,9 @@ TEST_F(IrisdControlPlaneTest, FailedOperationIsAnAnswerOfTheCall) {
   failed.set_code(static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition));
   failed.set_text("live allocations come first");
   irisd_->AnswerWithOutcome(failed);
-  const auto outcome = Operate(4);
-  ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_EQ(outcome->status, absl::FailedPreconditionError("live allocations come first"));
-  EXPECT_EQ(outcome->k, 4u);
+  const auto outcome = Require(Operate(4));
+  EXPECT_EQ(outcome.status, absl::FailedPreconditionError("live allocations come first"));
+  EXPECT_EQ(outcome.k, 4u);
 }
 
 TEST_F(IrisdControlPlaneTest, LastWordsBecomeTheErrorOfWhatWaits) {

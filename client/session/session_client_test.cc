@@ -16,10 +16,12 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "tests/cc/require.h"
 
 namespace iris::internal {
 namespace {
 
+using iris::testing::Require;
 using ::testing::HasSubstr;
 using wire::DescriptorKind;
 using wire::FrameType;
@@ -191,12 +193,11 @@ TEST_F(SessionClientTest, HelloSaysTheVersion) {
     hello = Receive();
     SendWelcome();
   });
-  auto payload = hello.As<wire::HelloPayload>();
-  ASSERT_TRUE(payload.ok());
-  EXPECT_EQ(payload->version_min, wire::kVersion);
-  EXPECT_EQ(payload->version_max, wire::kVersionRestarts);
-  EXPECT_EQ(payload->flags, wire::kCallsByFrames);
-  EXPECT_STRNE(payload->client_version, "");
+  auto payload = Require(hello.As<wire::HelloPayload>());
+  EXPECT_EQ(payload.version_min, wire::kVersion);
+  EXPECT_EQ(payload.version_max, wire::kVersionRestarts);
+  EXPECT_EQ(payload.flags, wire::kCallsByFrames);
+  EXPECT_STRNE(payload.client_version, "");
 }
 
 TEST_F(SessionClientTest, AnswersAChallenge) {
@@ -294,10 +295,9 @@ TEST_F(SessionClientTest, DescriptorsAreAcknowledgedAndTakenInOrder) {
   const wire::Frame ack = Receive();
   EXPECT_EQ(ack.type, FrameType::kAck);
   EXPECT_EQ(ack.As<wire::AckPayload>()->count, 2u);
-  auto fds = client->TakeDescriptors({SegmentKey(2), SegmentKey(1)}, Soon());
-  ASSERT_TRUE(fds.ok()) << fds.status();
-  EXPECT_EQ(SizeOf((*fds)[0]), 222);
-  EXPECT_EQ(SizeOf((*fds)[1]), 111);
+  auto fds = Require(client->TakeDescriptors({SegmentKey(2), SegmentKey(1)}, Soon()));
+  EXPECT_EQ(SizeOf(fds[0]), 222);
+  EXPECT_EQ(SizeOf(fds[1]), 111);
 }
 
 TEST_F(SessionClientTest, RankOfASegmentDoesNotMatterButThatOfAControlPageDoes) {
@@ -305,10 +305,9 @@ TEST_F(SessionClientTest, RankOfASegmentDoesNotMatterButThatOfAControlPageDoes) 
   wire::DescriptorRecord page = Segment(0, 50, 3);
   page.kind = static_cast<uint32_t>(DescriptorKind::kControlPage);
   SendDescriptors({Segment(1, 111, 9), page});
-  auto fds =
-      client->TakeDescriptors({SegmentKey(1), {DescriptorKind::kControlPage, 5, 6, 3, 0}}, Soon());
-  ASSERT_TRUE(fds.ok()) << fds.status();
-  EXPECT_EQ(SizeOf((*fds)[1]), 50);
+  auto fds = Require(
+      client->TakeDescriptors({SegmentKey(1), {DescriptorKind::kControlPage, 5, 6, 3, 0}}, Soon()));
+  EXPECT_EQ(SizeOf(fds[1]), 50);
 }
 
 TEST_F(SessionClientTest, TakeWaitsForLateDescriptors) {
@@ -572,28 +571,26 @@ TEST_F(CallsTest, CancelConcernsMembersAlone) {
 
 TEST_F(CallsTest, AStreamIsReadInOrderAndAcknowledged) {
   auto client = Connected();
-  auto stream = client->Open(CallMethod::kWatch, "");
-  ASSERT_TRUE(stream.ok()) << stream.status();
+  auto stream = Require(client->Open(CallMethod::kWatch, ""));
   EXPECT_EQ(ReceiveCall().header.call, 1u);
   for (const char* event : {"a", "b", "c"}) Answer(1, wire::kAnswerMessage, event);
   Answer(1, wire::kAnswerEnds, "");
   std::string got, all;
-  while (client->Read(**stream, &got)) all += got;
+  while (client->Read(*stream, &got)) all += got;
   EXPECT_EQ(all, "abc");
-  EXPECT_TRUE(client->End(**stream).answered);
-  EXPECT_TRUE(client->End(**stream).status.ok());
+  EXPECT_TRUE(client->End(*stream).answered);
+  EXPECT_TRUE(client->End(*stream).status.ok());
 }
 
 TEST_F(CallsTest, AStreamThatIsDroppedIsCancelled) {
   auto client = Connected();
-  auto stream = client->Open(CallMethod::kWatch, "");
-  ASSERT_TRUE(stream.ok()) << stream.status();
+  auto stream = Require(client->Open(CallMethod::kWatch, ""));
   ReceiveCall();
   Answer(1, wire::kAnswerMessage, "a");
   std::string got;
-  EXPECT_TRUE(client->Read(**stream, &got));
+  EXPECT_TRUE(client->Read(*stream, &got));
   EXPECT_EQ(Receive().type, FrameType::kTaken);
-  stream->reset();
+  stream.reset();
   EXPECT_EQ(Receive().type, FrameType::kCancelCall);
 }
 
@@ -631,9 +628,8 @@ class RestartTest : public CallsTest {
   void ReceiveSeen(uint64_t generation) {
     const wire::Frame frame = Receive();
     ASSERT_EQ(frame.type, FrameType::kRestartSeen);
-    const auto seen = frame.As<wire::RestartSeenPayload>();
-    ASSERT_TRUE(seen.ok());
-    EXPECT_EQ(seen->generation, generation);
+    const auto seen = Require(frame.As<wire::RestartSeenPayload>());
+    EXPECT_EQ(seen.generation, generation);
   }
   uint32_t ReceiveAck() {
     const wire::Frame frame = Receive();
@@ -692,9 +688,8 @@ class RestartTest : public CallsTest {
             << static_cast<int>(frame.type);
         continue;
       }
-      const auto seen = frame.As<wire::RestartSeenPayload>();
-      ASSERT_TRUE(seen.ok());
-      EXPECT_EQ(seen->generation, generation);
+      const auto seen = Require(frame.As<wire::RestartSeenPayload>());
+      EXPECT_EQ(seen.generation, generation);
       return;
     }
   }
@@ -815,13 +810,12 @@ TEST_F(RestartTest, DescriptorsAndLongRequestsGoAlongAgain) {
 
 TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
   auto client = Connected();
-  auto stream = client->Open(CallMethod::kWatch, "watch");
-  ASSERT_TRUE(stream.ok()) << stream.status();
+  auto stream = Require(client->Open(CallMethod::kWatch, "watch"));
   ReceiveCall();
   for (const char* event : {"a", "b", "c"}) Answer(1, wire::kAnswerMessage, event);
   Answer(1, wire::kAnswerMessage | wire::kAnswerContinues, "half");
   std::string got;
-  ASSERT_TRUE(client->Read(**stream, &got));
+  ASSERT_TRUE(client->Read(*stream, &got));
   EXPECT_EQ(Receive().type, FrameType::kTaken);
   SendRestarted(1);
   ReceiveSeen(1);
@@ -829,14 +823,14 @@ TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
   ExpectSilence();
   std::string all = got;
   for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(client->Read(**stream, &got));
+    ASSERT_TRUE(client->Read(*stream, &got));
     all += got;
   }
   const Received again = ReceiveCall();
   EXPECT_EQ(again.header.call, 2u);
   EXPECT_EQ(again.request, "watch");
   Answer(2, wire::kAnswerMessage, "d");
-  ASSERT_TRUE(client->Read(**stream, &got));
+  ASSERT_TRUE(client->Read(*stream, &got));
   EXPECT_EQ(all + got, "abcd");
   // The irisd that reads does not know "b" and "c".
   const wire::Frame taken = Receive();
@@ -847,10 +841,9 @@ TEST_F(RestartTest, AStreamThatIsReadIsOpenedAgainAndWhatItHadStaysReadable) {
 
 TEST_F(RestartTest, AStreamWhoseReaderWaitsIsOpenedAgain) {
   auto client = Connected();
-  auto stream = client->Open(CallMethod::kWatch, "watch");
-  ASSERT_TRUE(stream.ok()) << stream.status();
+  auto stream = Require(client->Open(CallMethod::kWatch, "watch"));
   std::string got;
-  std::thread reader([&] { EXPECT_TRUE(client->Read(**stream, &got)); });
+  std::thread reader([&] { EXPECT_TRUE(client->Read(*stream, &got)); });
   ReceiveCall();
   SendRestarted(1);
   ReceiveSeen(1);
@@ -861,28 +854,26 @@ TEST_F(RestartTest, AStreamWhoseReaderWaitsIsOpenedAgain) {
 
 TEST_F(RestartTest, AStreamThatIsOnlyLookedAtIsOpenedAgainWhenItIs) {
   auto client = Connected();
-  auto stream = client->Open(CallMethod::kAwaitBarrier, "barrier");
-  ASSERT_TRUE(stream.ok()) << stream.status();
+  auto stream = Require(client->Open(CallMethod::kAwaitBarrier, "barrier"));
   ReceiveCall();
   SendRestarted(1);
   ReceiveSeen(1);
-  EXPECT_FALSE(client->End(**stream).answered);
+  EXPECT_FALSE(client->End(*stream).answered);
   const Received again = ReceiveCall();
   EXPECT_EQ(again.request, "barrier");
-  EXPECT_FALSE(client->End(**stream).answered);
+  EXPECT_FALSE(client->End(*stream).answered);
   ExpectSilence();
   Answer(again.header.call, kWhole, "");
-  while (!client->End(**stream).answered) absl::SleepFor(absl::Milliseconds(1));
+  while (!client->End(*stream).answered) absl::SleepFor(absl::Milliseconds(1));
 }
 
 TEST_F(RestartTest, AStreamThatWasNotOpenedAgainIsNotCancelled) {
   auto client = Connected();
-  auto stream = client->Open(CallMethod::kWatch, "watch");
-  ASSERT_TRUE(stream.ok()) << stream.status();
+  auto stream = Require(client->Open(CallMethod::kWatch, "watch"));
   ReceiveCall();
   SendRestarted(1);
   ReceiveSeen(1);
-  stream->reset();
+  stream.reset();
   ExpectSilence();
 }
 
@@ -915,12 +906,11 @@ TEST_F(RestartTest, AFullQueueKeepsNobodyFromReceivingAndNothingGoesBeforeTheAns
 TEST_F(RestartTest, AStreamThatFindsTheQueueFullIsOpenedLater) {
   auto client = Connected();
   FillQueue(*client);
-  auto stream = client->Open(CallMethod::kAwaitBarrier, "barrier");
-  ASSERT_TRUE(stream.ok()) << stream.status();
-  EXPECT_TRUE(client->End(**stream).status.ok());
+  auto stream = Require(client->Open(CallMethod::kAwaitBarrier, "barrier"));
+  EXPECT_TRUE(client->End(*stream).status.ok());
   SendRestarted(1);
   DropUntilSeen(1);
-  EXPECT_FALSE(client->End(**stream).answered);
+  EXPECT_FALSE(client->End(*stream).answered);
   EXPECT_EQ(ReceiveCall().request, "barrier");
 }
 
@@ -1008,9 +998,8 @@ TEST_F(RestartTest, OnlyDescriptorsThatCameAfterItAreAcknowledged) {
   EXPECT_EQ(ReceiveAck(), 2u);
   ExpectSilence();
   // One that came again has taken the place of the first.
-  auto fds = client->TakeDescriptors({SegmentKey(3)}, Soon());
-  ASSERT_TRUE(fds.ok()) << fds.status();
-  EXPECT_EQ(SizeOf((*fds)[0]), 333);
+  auto fds = Require(client->TakeDescriptors({SegmentKey(3)}, Soon()));
+  EXPECT_EQ(SizeOf(fds[0]), 333);
 }
 
 TEST_F(RestartTest, WhatAnIrisdWasToSendIsNotWaitedForOnceAnotherHasCome) {

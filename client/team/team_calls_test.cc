@@ -10,10 +10,12 @@
 
 #include "absl/strings/match.h"
 #include "client/session/testing/fake_control_plane.h"
+#include "tests/cc/require.h"
 
 namespace iris::internal {
 namespace {
 
+using iris::testing::Require;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Fake = FakeControlPlane;
@@ -22,9 +24,7 @@ using Fake = FakeControlPlane;
 class TeamCallsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto window = Window::Acquire({{77, ++job_id_, 1}, "emu", 2, 4 * FakeMemory::kGranule, 0});
-    ASSERT_TRUE(window.ok()) << window.status();
-    window_ = *std::move(window);
+    window_ = Require(Window::Acquire({{77, ++job_id_, 1}, "emu", 2, 4 * FakeMemory::kGranule, 0}));
     for (uint32_t rank = 0; rank < 2; ++rank) {
       ASSERT_TRUE(window_->MapControlPage(rank, FakeMemory::NewPage(), true).ok());
       ASSERT_TRUE(
@@ -66,15 +66,14 @@ class TeamCallsTest : public ::testing::Test {
 
 TEST_F(TeamCallsTest, AllocationIsWhereIrisdPutsIt) {
   plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = 2048, .heap_bytes = 4096})});
-  auto x = zero_->Allocate({.bytes = 100, .name = "x"}, world_);
-  ASSERT_TRUE(x.ok()) << x.status();
-  EXPECT_EQ(x->offset_bytes, 2048u);
-  EXPECT_EQ(x->bytes, 100u);
-  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(0, 2048)));
+  auto x = Require(zero_->Allocate({.bytes = 100, .name = "x"}, world_));
+  EXPECT_EQ(x.offset_bytes, 2048u);
+  EXPECT_EQ(x.bytes, 100u);
+  EXPECT_EQ(x.address, reinterpret_cast<void*>(window_->address(0, 2048)));
   backend::HeapRange range;
   ASSERT_TRUE(zero_->heap_map()->nearest(zero_->heap_map(), 0, 2048, &range));
   EXPECT_EQ(std::string(range.name), "x");
-  EXPECT_EQ(x->team_id, 0u);
+  EXPECT_EQ(x.team_id, 0u);
   EXPECT_EQ(heap_.bytes(), 4096u);
 }
 
@@ -115,14 +114,13 @@ TEST_F(TeamCallsTest, KernelsCanAskWhatLiesWhere) {
   };
   EXPECT_EQ(at(0), "the barrier area of team 0");
   plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = 1 << 20, .heap_bytes = 4096})});
-  auto x = zero_->Allocate({.bytes = 100, .name = "x"}, world_);
-  ASSERT_TRUE(x.ok()) << x.status();
+  auto x = Require(zero_->Allocate({.bytes = 100, .name = "x"}, world_));
   EXPECT_EQ(at((1 << 20) + 50), "x");
   // It stays until irisd has freed it.
   plane_.Script({Fake::Refused(absl::AbortedError("no"))});
-  EXPECT_FALSE(zero_->Free(*x).ok());
+  EXPECT_FALSE(zero_->Free(x).ok());
   EXPECT_EQ(at((1 << 20) + 50), "x");
-  EXPECT_TRUE(zero_->Free(*x).ok());
+  EXPECT_TRUE(zero_->Free(x).ok());
   EXPECT_EQ(at((1 << 20) + 50), "the barrier area of team 0");
 }
 
@@ -194,21 +192,21 @@ class SplittingPlane : public FakeControlPlane {
 
 TEST_F(TeamCallsTest, SplitIsOneRoundTripOfEachRank) {
   constexpr uint32_t kRanks = 64;
-  auto window = Window::Acquire({{77, ++job_id_, 1}, "emu", kRanks, 2 * FakeMemory::kGranule, 0});
-  ASSERT_TRUE(window.ok()) << window.status();
+  auto window =
+      Require(Window::Acquire({{77, ++job_id_, 1}, "emu", kRanks, 2 * FakeMemory::kGranule, 0}));
   TeamInfo world = {0, {}, 0, 0, 0};
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
-    ASSERT_TRUE((*window)->MapControlPage(rank, FakeMemory::NewPage(), true).ok());
+    ASSERT_TRUE(window->MapControlPage(rank, FakeMemory::NewPage(), true).ok());
     ASSERT_TRUE(
-        (*window)->MapSegment(0, {rank, rank, 0, FakeMemory::kGranule}, memory_.NewSegment()).ok());
+        window->MapSegment(0, {rank, rank, 0, FakeMemory::kGranule}, memory_.NewSegment()).ok());
     world.ranks.push_back(rank);
   }
-  ASSERT_TRUE((*window)->MapStatusPage(FakeMemory::NewPage()).ok());
+  ASSERT_TRUE(window->MapStatusPage(FakeMemory::NewPage()).ok());
   SplittingPlane plane(kRanks);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      TeamCalls calls({job_id_, rank, absl::Seconds(60), "job", {}}, &guard_, &plane, window->get(),
+      TeamCalls calls({job_id_, rank, absl::Seconds(60), "job", {}}, &guard_, &plane, window.get(),
                       &heap_);
       const auto team = calls.SplitTeam(static_cast<int32_t>(rank % 8), 0, calls.AddTeam(world));
       ASSERT_TRUE(team.ok()) << team.status();
@@ -222,10 +220,9 @@ TEST_F(TeamCallsTest, SplitIsOneRoundTripOfEachRank) {
 }
 
 TEST_F(TeamCallsTest, ASplitThatGivesNoTeam) {
-  const auto team = zero_->SplitTeam(-1, 0, world_);
-  ASSERT_TRUE(team.ok()) << team.status();
-  EXPECT_FALSE(team->member());
-  EXPECT_TRUE(team->ranks.empty());
+  const auto team = Require(zero_->SplitTeam(-1, 0, world_));
+  EXPECT_FALSE(team.member());
+  EXPECT_TRUE(team.ranks.empty());
 }
 
 TEST_F(TeamCallsTest, OnlyRootSendsItsValue) {
@@ -259,11 +256,10 @@ TEST_F(TeamCallsTest, NewTeamsAreaIsCleared) {
 TEST_F(TeamCallsTest, RanksOutsideANewTeamGetOneThatTheyCannotUse) {
   plane_.Script({Fake::Decided()});  // irisd describes a team to its members alone
   const uint32_t ranks[] = {0};
-  auto other = one_->CreateTeam(ranks, world_);
-  ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_FALSE(other->member());
-  EXPECT_THAT(other->ranks, ElementsAre(0u));
-  const absl::Status status = one_->Allocate({.bytes = 1}, *other).status();
+  auto other = Require(one_->CreateTeam(ranks, world_));
+  EXPECT_FALSE(other.member());
+  EXPECT_THAT(other.ranks, ElementsAre(0u));
+  const absl::Status status = one_->Allocate({.bytes = 1}, other).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 is not a member"));
 }
@@ -295,15 +291,14 @@ TEST_F(TeamCallsTest, ARankAllocatesAloneByItsOwnTeam) {
   std::vector<uint32_t> teams;
   plane_.on_operate = [&](const OperationCall& call) { teams.push_back(call.team_id); };
   plane_.Script({Fake::Decided(absl::OkStatus(), {.offset_bytes = 4096})});
-  auto x = one_->AllocateLocal({.bytes = 100});
-  ASSERT_TRUE(x.ok()) << x.status();
-  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(1, 4096)));
-  EXPECT_EQ(x->team_id, wire::kFirstOwnTeam + 1);
-  EXPECT_TRUE(one_->Free(*x).ok());
+  auto x = Require(one_->AllocateLocal({.bytes = 100}));
+  EXPECT_EQ(x.address, reinterpret_cast<void*>(window_->address(1, 4096)));
+  EXPECT_EQ(x.team_id, wire::kFirstOwnTeam + 1);
+  EXPECT_TRUE(one_->Free(x).ok());
   EXPECT_THAT(teams, ElementsAre(wire::kFirstOwnTeam + 1, wire::kFirstOwnTeam + 1));
   EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u));
   // It is the other rank's to free.
-  EXPECT_EQ(zero_->Free(*x).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(zero_->Free(x).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(TeamCallsTest, WhatGetsANameIsClearedBefore) {
@@ -322,8 +317,7 @@ TEST_F(TeamCallsTest, WhatGetsANameIsClearedBefore) {
   };
   const auto there = Fake::Decided(absl::OkStatus(), {.offset_bytes = 4096, .heap_bytes = 8192});
   plane_.Script({there});
-  auto x = one_->AllocateLocal({.bytes = 96, .name = "x"});
-  ASSERT_TRUE(x.ok()) << x.status();
+  Require(one_->AllocateLocal({.bytes = 96, .name = "x"}));
   backend::HeapRange range;
   ASSERT_TRUE(one_->heap_map()->nearest(one_->heap_map(), 1, 4096, &range));
   EXPECT_EQ(std::string(range.name), "x");
@@ -351,14 +345,13 @@ TEST_F(TeamCallsTest, NamesThatIrisdCouldNotReadAreNotSent) {
 TEST_F(TeamCallsTest, OpenAsksUntilItIsThere) {
   plane_.Script({Fake::Decided(), Fake::Decided(),
                  Fake::Decided(absl::OkStatus(), {.opened = OpenedRange{8192, 100, "f32"}})});
-  auto x = zero_->Open(1, "x", absl::Seconds(60));
-  ASSERT_TRUE(x.ok()) << x.status();
+  auto x = Require(zero_->Open(1, "x", absl::Seconds(60)));
   EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u, 2u));
-  EXPECT_EQ(x->rank, 1u);
-  EXPECT_EQ(x->bytes, 100u);
-  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(1, 8192)));
-  EXPECT_EQ(x->symmetric_address, reinterpret_cast<void*>(window_->address(0, 8192)));
-  EXPECT_EQ(x->dtype, DType::kF32);
+  EXPECT_EQ(x.rank, 1u);
+  EXPECT_EQ(x.bytes, 100u);
+  EXPECT_EQ(x.address, reinterpret_cast<void*>(window_->address(1, 8192)));
+  EXPECT_EQ(x.symmetric_address, reinterpret_cast<void*>(window_->address(0, 8192)));
+  EXPECT_EQ(x.dtype, DType::kF32);
 }
 
 TEST_F(TeamCallsTest, OpenNamesWhatItWaitedFor) {
@@ -407,15 +400,14 @@ TEST_F(TeamCallsTest, OpensWhatIsRegistered) {
   };
   plane_.Script({there, there});
   lend();
-  auto x = zero_->Open(1, "x", absl::Seconds(60));
-  ASSERT_TRUE(x.ok()) << x.status();
+  auto x = Require(zero_->Open(1, "x", absl::Seconds(60)));
   ASSERT_EQ(plane_.borrowed.size(), 1u);
   EXPECT_EQ(plane_.borrowed[0].job, "job");
   EXPECT_EQ(plane_.borrowed[0].rank, 1u);
   EXPECT_EQ(plane_.borrowed[0].offset_bytes, kAt + 100);
   EXPECT_EQ(plane_.borrowed[0].bytes, 50u);
-  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(1, kAt + 100)));
-  static_cast<uint8_t*>(x->address)[49] = 7;
+  EXPECT_EQ(x.address, reinterpret_cast<void*>(window_->address(1, kAt + 100)));
+  static_cast<uint8_t*>(x.address)[49] = 7;
   EXPECT_TRUE(zero_->Borrows(1, kAt + 100, 50));
   EXPECT_TRUE(zero_->Borrows(1, kAt + 120, 30));
   EXPECT_FALSE(zero_->Borrows(1, kAt + 100, 51));
@@ -424,10 +416,10 @@ TEST_F(TeamCallsTest, OpensWhatIsRegistered) {
   EXPECT_EQ(window_->n_segments(), 3u);
   lend();
   ASSERT_TRUE(zero_->Open(1, "x", absl::Seconds(60)).ok());
-  EXPECT_EQ(static_cast<uint8_t*>(x->address)[49], 7) << "mapped once";
-  EXPECT_TRUE(zero_->Close(*x).ok());
+  EXPECT_EQ(static_cast<uint8_t*>(x.address)[49], 7) << "mapped once";
+  EXPECT_TRUE(zero_->Close(x).ok());
   EXPECT_EQ(window_->n_segments(), 3u);
-  EXPECT_TRUE(zero_->Close(*x).ok());
+  EXPECT_TRUE(zero_->Close(x).ok());
   EXPECT_EQ(window_->n_segments(), 2u);
   EXPECT_FALSE(zero_->Borrows(1, kAt + 100, 50));
 
@@ -501,14 +493,13 @@ class RegisteredTogetherTest : public TeamCallsTest {
 
 TEST_F(RegisteredTogetherTest, IsMappedOfAllMembersUntilItIsFreed) {
   plane_.Script({Placed()});
-  const auto x = Register();
-  ASSERT_TRUE(x.ok()) << x.status();
-  EXPECT_EQ(x->address, reinterpret_cast<void*>(window_->address(0, kAt)));
-  EXPECT_EQ(x->team_id, 0u);
+  const auto x = Require(Register());
+  EXPECT_EQ(x.address, reinterpret_cast<void*>(window_->address(0, kAt)));
+  EXPECT_EQ(x.team_id, 0u);
   EXPECT_THAT(asked_, ElementsAre("register  of 1", "confirm 0 "));
   EXPECT_THAT(plane_.ks(), ElementsAre(0u, 1u));
   EXPECT_EQ(window_->n_segments(), 4u);
-  static_cast<uint8_t*>(x->address)[49] = 7;
+  static_cast<uint8_t*>(x.address)[49] = 7;
   *reinterpret_cast<uint8_t*>(window_->address(1, kAt)) = 7;
   for (const uint32_t rank : {0, 1}) {
     EXPECT_TRUE(zero_->Borrows(rank, kAt, 50));
@@ -523,12 +514,12 @@ TEST_F(RegisteredTogetherTest, IsMappedOfAllMembersUntilItIsFreed) {
   // Memory that was not freed stays. Freed memory is not mapped, because its place may be
   // another's.
   plane_.Script({Fake::Decided(absl::DeadlineExceededError("rank 1 is missing"))});
-  EXPECT_EQ(zero_->Free(*x).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(zero_->Free(x).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(window_->n_segments(), 4u);
   EXPECT_TRUE(zero_->HaveTogether(both, kAt, 50));
   size_t n_mapped = 9;
   plane_.on_operate = [&](const OperationCall&) { n_mapped = window_->n_segments(); };
-  EXPECT_TRUE(zero_->Free(*x).ok());
+  EXPECT_TRUE(zero_->Free(x).ok());
   EXPECT_EQ(n_mapped, 2u);
   EXPECT_FALSE(zero_->HaveTogether(both, kAt, 50));
   EXPECT_FALSE(zero_->Borrows(1, kAt, 50));

@@ -15,11 +15,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "tests/cc/require.h"
 
 namespace iris::driver {
 namespace {
 
 using absl::StatusCode;
+using iris::testing::Require;
 using ::testing::HasSubstr;
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kBytes = 4 * kMiB;
@@ -56,7 +58,7 @@ bool Readable(uint64_t address) {
   return ok;
 }
 
-class EmuDriverTest : public testing::Test {
+class EmuDriverTest : public ::testing::Test {
  protected:
   std::unique_ptr<PhysicalMemory> MustCreate(uint64_t bytes = kBytes, bool prealloc = false) {
     auto memory = irisd_->Create(0, bytes, prealloc);
@@ -145,23 +147,18 @@ TEST_F(EmuDriverTest, ReadOnlyExportCannotBeMappedWritable) {
   const int fd = MustExport(*memory, Access::kReadOnly);
   EXPECT_EQ(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
   EXPECT_EQ(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
-  auto imported = client_->Import(fd, kBytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  auto range = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  EXPECT_FALSE(client_->Map(**range, 0, **imported, Access::kReadWrite, {}).ok());
-  EXPECT_TRUE(client_->Map(**range, 0, **imported, Access::kReadOnly, {}).ok());
+  auto imported = Require(client_->Import(fd, kBytes));
+  auto range = Require(client_->Reserve(kBytes, 1, 0));
+  EXPECT_FALSE(client_->Map(*range, 0, *imported, Access::kReadWrite, {}).ok());
+  EXPECT_TRUE(client_->Map(*range, 0, *imported, Access::kReadOnly, {}).ok());
 }
 
 TEST_F(EmuDriverTest, ImportedMemoryIsTheSameMemory) {
   auto memory = MustCreate();
-  auto imported = client_->Import(MustExport(*memory), kBytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  auto range = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  auto mapping = client_->Map(**range, 0, **imported, Access::kReadWrite, {});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  ASSERT_TRUE(client_->Fill((*mapping)->address() + 100, 0xab, 50).ok());
+  auto imported = Require(client_->Import(MustExport(*memory), kBytes));
+  auto range = Require(client_->Reserve(kBytes, 1, 0));
+  auto mapping = Require(client_->Map(*range, 0, *imported, Access::kReadWrite, {}));
+  ASSERT_TRUE(client_->Fill(mapping->address() + 100, 0xab, 50).ok());
   std::vector<uint8_t> bytes(50);
   ASSERT_TRUE(memory->Read(100, absl::MakeSpan(bytes)).ok());
   EXPECT_EQ(bytes, std::vector<uint8_t>(50, 0xab));
@@ -169,19 +166,17 @@ TEST_F(EmuDriverTest, ImportedMemoryIsTheSameMemory) {
 
 TEST_F(EmuDriverTest, MemoryOutlivesItsCreator) {
   auto memory = MustCreate();
-  auto imported = client_->Import(MustExport(*memory), kBytes);
-  ASSERT_TRUE(imported.ok());
+  auto imported = Require(client_->Import(MustExport(*memory), kBytes));
   memory.reset();
   std::vector<uint8_t> bytes(1, 1);
-  EXPECT_TRUE((*imported)->Read(0, absl::MakeSpan(bytes)).ok());
+  EXPECT_TRUE(imported->Read(0, absl::MakeSpan(bytes)).ok());
   EXPECT_EQ(bytes[0], 0);
 }
 
 TEST_F(EmuDriverTest, ImportedMemoryCannotBeExportedAgain) {
   auto memory = MustCreate();
-  auto imported = client_->Import(MustExport(*memory), kBytes);
-  ASSERT_TRUE(imported.ok());
-  EXPECT_EQ((*imported)->ExportFd(Access::kReadWrite).status().code(),
+  auto imported = Require(client_->Import(MustExport(*memory), kBytes));
+  EXPECT_EQ(imported->ExportFd(Access::kReadWrite).status().code(),
             StatusCode::kFailedPrecondition);
 }
 
@@ -292,46 +287,39 @@ class AdoptTest : public EmuDriverTest {
 };
 
 TEST_F(AdoptTest, MemoryOfAnotherProcessIsAsIfCreatedHere) {
-  auto adopted = irisd_->Adopt(1, CreateInAnotherProcess(), kBytes);
-  ASSERT_TRUE(adopted.ok()) << adopted.status();
-  EXPECT_EQ((*adopted)->bytes(), kBytes);
-  EXPECT_EQ((*adopted)->times().create, absl::ZeroDuration());
+  auto adopted = Require(irisd_->Adopt(1, CreateInAnotherProcess(), kBytes));
+  EXPECT_EQ(adopted->bytes(), kBytes);
+  EXPECT_EQ(adopted->times().create, absl::ZeroDuration());
   std::vector<uint8_t> seen(4);
-  ASSERT_TRUE((*adopted)->Read(4096, absl::MakeSpan(seen)).ok());
+  ASSERT_TRUE(adopted->Read(4096, absl::MakeSpan(seen)).ok());
   EXPECT_EQ(seen, (std::vector<uint8_t>{1, 2, 3, 4}));
 
   // A client maps it, and its writes are seen here; a reader cannot write.
-  auto imported = client_->Import(MustExport(**adopted), kBytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  auto range = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  auto mapping = client_->Map(**range, 0, **imported, Access::kReadWrite, {});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  EXPECT_EQ(*reinterpret_cast<uint8_t*>((*mapping)->address() + 4098), 3);
-  ASSERT_TRUE(client_->Fill((*mapping)->address() + 4096, 9, 1).ok());
-  ASSERT_TRUE((*adopted)->Read(4096, absl::MakeSpan(seen)).ok());
+  auto imported = Require(client_->Import(MustExport(*adopted), kBytes));
+  auto range = Require(client_->Reserve(kBytes, 1, 0));
+  auto mapping = Require(client_->Map(*range, 0, *imported, Access::kReadWrite, {}));
+  EXPECT_EQ(*reinterpret_cast<uint8_t*>(mapping->address() + 4098), 3);
+  ASSERT_TRUE(client_->Fill(mapping->address() + 4096, 9, 1).ok());
+  ASSERT_TRUE(adopted->Read(4096, absl::MakeSpan(seen)).ok());
   EXPECT_EQ(seen, (std::vector<uint8_t>{9, 2, 3, 4}));
-  const int reader = MustExport(**adopted, Access::kReadOnly);
+  const int reader = MustExport(*adopted, Access::kReadOnly);
   EXPECT_EQ(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, reader, 0), MAP_FAILED);
   close(reader);
 }
 
 TEST_F(AdoptTest, AdoptedMemoryCanBeAdoptedAgain) {
-  auto first = irisd_->Adopt(1, CreateInAnotherProcess(), kBytes);
-  ASSERT_TRUE(first.ok()) << first.status();
-  auto second = CreateEmuDriver({2, 64 * kMiB})->Adopt(1, MustExport(**first), kBytes);
-  ASSERT_TRUE(second.ok()) << second.status();
-  first->reset();
+  auto first = Require(irisd_->Adopt(1, CreateInAnotherProcess(), kBytes));
+  auto second = Require(CreateEmuDriver({2, 64 * kMiB})->Adopt(1, MustExport(*first), kBytes));
+  first.reset();
   std::vector<uint8_t> seen(1);
-  ASSERT_TRUE((*second)->Read(4099, absl::MakeSpan(seen)).ok());
+  ASSERT_TRUE(second->Read(4099, absl::MakeSpan(seen)).ok());
   EXPECT_EQ(seen[0], 4);
 }
 
 TEST_F(AdoptTest, TheDescriptorDoesNotLeakIntoPrograms) {
   const int fd = CreateInAnotherProcess();
   ASSERT_EQ(fcntl(fd, F_SETFD, 0), 0);
-  auto adopted = irisd_->Adopt(0, fd, kBytes);
-  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  auto adopted = Require(irisd_->Adopt(0, fd, kBytes));
   EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
 }
 
@@ -383,31 +371,27 @@ TEST_F(EmuDriverTest, ReadOutsideIsRefused) {
 
 TEST_F(EmuDriverTest, ReservesAtTheWantedBaseWhenItIsFree) {
   // Find a free range first: which addresses are free depends on the sanitizer.
-  auto probe = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(probe.ok());
-  const uint64_t wanted = (*probe)->base();
-  probe->reset();
-  auto range = client_->Reserve(kBytes, 1, wanted);
-  ASSERT_TRUE(range.ok());
-  EXPECT_EQ((*range)->base(), wanted);
-  EXPECT_EQ((*range)->bytes(), kBytes);
+  auto probe = Require(client_->Reserve(kBytes, 1, 0));
+  const uint64_t wanted = probe->base();
+  probe.reset();
+  auto range = Require(client_->Reserve(kBytes, 1, wanted));
+  EXPECT_EQ(range->base(), wanted);
+  EXPECT_EQ(range->bytes(), kBytes);
 }
 
 TEST_F(EmuDriverTest, ReserveNeverReplacesWhatIsThere) {
-  auto first = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(first.ok());
-  auto second = client_->Reserve(kBytes, 1, (*first)->base());
-  ASSERT_TRUE(second.ok());
-  EXPECT_NE((*second)->base(), (*first)->base());
+  auto first = Require(client_->Reserve(kBytes, 1, 0));
+  auto second = Require(client_->Reserve(kBytes, 1, first->base()));
+  EXPECT_NE(second->base(), first->base());
 }
 
 TEST_F(EmuDriverTest, ReservationsAreAligned) {
   std::vector<std::unique_ptr<Reservation>> ranges;
   for (int i = 0; i < 8; ++i) {
-    auto range = client_->Reserve(kEmuGranularityBytes * static_cast<uint64_t>(i + 1), 1, 0x1234);
-    ASSERT_TRUE(range.ok());
-    EXPECT_EQ((*range)->base() % kEmuGranularityBytes, 0u);
-    ranges.push_back(*std::move(range));
+    auto range =
+        Require(client_->Reserve(kEmuGranularityBytes * static_cast<uint64_t>(i + 1), 1, 0x1234));
+    EXPECT_EQ(range->base() % kEmuGranularityBytes, 0u);
+    ranges.push_back(std::move(range));
   }
 }
 
@@ -422,47 +406,40 @@ TEST_F(EmuDriverTest, ReserveRefusesBadSizes) {
 }
 
 TEST_F(EmuDriverTest, ReservedButUnmappedMemoryIsNotAccessible) {
-  auto range = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  EXPECT_FALSE(Readable((*range)->base()));
+  auto range = Require(client_->Reserve(kBytes, 1, 0));
+  EXPECT_FALSE(Readable(range->base()));
 }
 
 TEST_F(EmuDriverTest, DestroyingAMappingKeepsTheReservation) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(2 * kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  const uint64_t base = (*range)->base();
+  auto range = Require(irisd_->Reserve(2 * kBytes, 1, 0));
+  const uint64_t base = range->base();
   {
-    auto mapping = irisd_->Map(**range, kBytes, *memory, Access::kReadWrite, {});
-    ASSERT_TRUE(mapping.ok());
-    EXPECT_EQ((*mapping)->address(), base + kBytes);
-    EXPECT_EQ((*mapping)->bytes(), kBytes);
+    auto mapping = Require(irisd_->Map(*range, kBytes, *memory, Access::kReadWrite, {}));
+    EXPECT_EQ(mapping->address(), base + kBytes);
+    EXPECT_EQ(mapping->bytes(), kBytes);
     EXPECT_TRUE(Readable(base + kBytes));
     EXPECT_FALSE(Readable(base));
   }
   EXPECT_FALSE(Readable(base + kBytes));
-  auto other = irisd_->Reserve(2 * kBytes, 1, base);
-  ASSERT_TRUE(other.ok());
-  EXPECT_NE((*other)->base(), base);
+  auto other = Require(irisd_->Reserve(2 * kBytes, 1, base));
+  EXPECT_NE(other->base(), base);
 }
 
 TEST_F(EmuDriverTest, DestroyingAReservationFreesTheRange) {
-  auto range = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  const uint64_t base = (*range)->base();
-  range->reset();
+  auto range = Require(client_->Reserve(kBytes, 1, 0));
+  const uint64_t base = range->base();
+  range.reset();
   EXPECT_FALSE(Readable(base));
-  auto again = client_->Reserve(kBytes, 1, base);
-  ASSERT_TRUE(again.ok());
-  EXPECT_EQ((*again)->base(), base);
+  auto again = Require(client_->Reserve(kBytes, 1, base));
+  EXPECT_EQ(again->base(), base);
 }
 
 TEST_F(EmuDriverTest, MapRefusesToLeaveTheReservation) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
+  auto range = Require(irisd_->Reserve(kBytes, 1, 0));
   for (const uint64_t offset : {kEmuGranularityBytes, kBytes, uint64_t{4096}, ~uint64_t{0} << 21}) {
-    EXPECT_EQ(irisd_->Map(**range, offset, *memory, Access::kReadWrite, {}).status().code(),
+    EXPECT_EQ(irisd_->Map(*range, offset, *memory, Access::kReadWrite, {}).status().code(),
               StatusCode::kInvalidArgument)
         << offset;
   }
@@ -470,17 +447,15 @@ TEST_F(EmuDriverTest, MapRefusesToLeaveTheReservation) {
 
 TEST_F(EmuDriverTest, MapRefusesToCrossFromOnePieceToTheNext) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(kBytes, 3, 0);
-  ASSERT_TRUE(range.ok());
-  EXPECT_EQ((*range)->bytes(), 3 * kBytes);
-  EXPECT_EQ((*range)->piece_bytes(), kBytes);
-  EXPECT_EQ(irisd_->Map(**range, kBytes + kEmuGranularityBytes, *memory, Access::kReadWrite, {})
+  auto range = Require(irisd_->Reserve(kBytes, 3, 0));
+  EXPECT_EQ(range->bytes(), 3 * kBytes);
+  EXPECT_EQ(range->piece_bytes(), kBytes);
+  EXPECT_EQ(irisd_->Map(*range, kBytes + kEmuGranularityBytes, *memory, Access::kReadWrite, {})
                 .status()
                 .code(),
             StatusCode::kInvalidArgument);
-  auto mapping = irisd_->Map(**range, 2 * kBytes, *memory, Access::kReadWrite, {});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  EXPECT_TRUE((*mapping)->Allow(1).ok());
+  auto mapping = Require(irisd_->Map(*range, 2 * kBytes, *memory, Access::kReadWrite, {}));
+  EXPECT_TRUE(mapping->Allow(1).ok());
 }
 
 TEST_F(EmuDriverTest, AnyDeviceIsCurrentAndReachesItsPeers) {
@@ -502,12 +477,10 @@ TEST_F(EmuDriverTest, ForkedChildrenDoNotInheritTheWindow) {
 
 TEST_F(EmuDriverTest, CopiesBetweenHostAndMappedMemory) {
   auto memory = MustCreate();
-  auto range = irisd_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  auto mapping = irisd_->Map(**range, 0, *memory, Access::kReadWrite, {});
-  ASSERT_TRUE(mapping.ok());
+  auto range = Require(irisd_->Reserve(kBytes, 1, 0));
+  auto mapping = Require(irisd_->Map(*range, 0, *memory, Access::kReadWrite, {}));
   const std::string text = "symmetric";
-  void* const mapped = reinterpret_cast<void*>((*mapping)->address() + 4000);
+  void* const mapped = reinterpret_cast<void*>(mapping->address() + 4000);
   ASSERT_TRUE(irisd_->Copy(mapped, text.data(), text.size()).ok());
   std::string back(text.size(), ' ');
   ASSERT_TRUE(irisd_->Copy(back.data(), mapped, text.size()).ok());
@@ -516,9 +489,7 @@ TEST_F(EmuDriverTest, CopiesBetweenHostAndMappedMemory) {
 
 TEST_F(EmuDriverTest, RegistersHostPagesAsThemselves) {
   alignas(4096) static uint8_t page[4096];
-  auto address = client_->RegisterHost(page, sizeof(page), Access::kReadOnly);
-  ASSERT_TRUE(address.ok());
-  EXPECT_EQ(*address, page);
+  EXPECT_EQ(Require(client_->RegisterHost(page, sizeof(page), Access::kReadOnly)), page);
   EXPECT_TRUE(client_->UnregisterHost(page).ok());
   EXPECT_FALSE(client_->RegisterHost(nullptr, 4096, Access::kReadOnly).ok());
 }
@@ -530,9 +501,8 @@ TEST_F(EmuDriverTest, ALifeCycleLeaksNoDescriptor) {
     auto imported = client_->Import(MustExport(*memory), kBytes);
     auto read_only = client_->Import(MustExport(*memory, Access::kReadOnly), kBytes);
     ASSERT_TRUE(imported.ok() && read_only.ok());
-    auto range = client_->Reserve(kBytes, 1, 0);
-    ASSERT_TRUE(range.ok());
-    ASSERT_TRUE(client_->Map(**range, 0, **imported, Access::kReadWrite, {}).ok());
+    auto range = Require(client_->Reserve(kBytes, 1, 0));
+    ASSERT_TRUE(client_->Map(*range, 0, **imported, Access::kReadWrite, {}).ok());
   }
   EXPECT_EQ(CountFds(), before);
 }

@@ -18,11 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "device/driver/emu_driver.h"
+#include "tests/cc/require.h"
 
 namespace iris::driver {
 namespace {
 
 using absl::StatusCode;
+using iris::testing::Require;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -79,7 +81,7 @@ class Space {
   void* const map_;
 };
 
-class EmuShareTest : public testing::Test {
+class EmuShareTest : public ::testing::Test {
  protected:
   // The text of the refusal, after which nothing more is open than before.
   std::string Refused(uint64_t address, uint64_t bytes,
@@ -105,10 +107,9 @@ TEST_F(EmuShareTest, APeerHasTheMemoryThatAProgramMade) {
   const int fd = Memfd("mine", kBytes);
   space.Map(0, fd, kBytes);
   const int before = CountFds();
-  auto pieces = lender_->Share(7, space.base() + 100, 50, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  ASSERT_EQ(pieces->size(), 1u);
-  const SharedPiece piece = pieces->front();
+  auto pieces = Require(lender_->Share(7, space.base() + 100, 50, 1));
+  ASSERT_EQ(pieces.size(), 1u);
+  const SharedPiece piece = pieces.front();
   EXPECT_NE(piece.fd, fd);
   EXPECT_EQ(fcntl(piece.fd, F_GETFD), FD_CLOEXEC);
   EXPECT_EQ(piece.address, space.base());
@@ -116,13 +117,10 @@ TEST_F(EmuShareTest, APeerHasTheMemoryThatAProgramMade) {
   EXPECT_EQ(CountFds(), before + 1);
   EXPECT_EQ(close(fd), 0) << "once it is shared, it need not stay open";
 
-  auto imported = peer_->Import(piece.fd, piece.bytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  auto range = peer_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  auto mapping = peer_->Map(**range, 0, **imported, Access::kReadWrite, {});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  uint8_t* const theirs = reinterpret_cast<uint8_t*>((*mapping)->address());
+  auto imported = Require(peer_->Import(piece.fd, piece.bytes));
+  auto range = Require(peer_->Reserve(kBytes, 1, 0));
+  auto mapping = Require(peer_->Map(*range, 0, *imported, Access::kReadWrite, {}));
+  uint8_t* const theirs = reinterpret_cast<uint8_t*>(mapping->address());
   *space.At(kBytes - 1) = 0x31;
   EXPECT_EQ(theirs[kBytes - 1], 0x31);
   theirs[77] = 0x32;
@@ -134,12 +132,11 @@ TEST_F(EmuShareTest, AnotherProcessWritesIntoIt) {
   const int fd = Memfd("mine", kBytes);
   space.Map(0, fd, kBytes);
   *space.At(0) = 0x51;
-  auto pieces = lender_->Share(0, space.base(), kBytes, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  auto pieces = Require(lender_->Share(0, space.base(), kBytes, 1));
   const pid_t child = fork();
   if (child == 0) {
     munmap(space.At(0), kBytes);
-    auto imported = peer_->Import(pieces->front().fd, kBytes);
+    auto imported = peer_->Import(pieces.front().fd, kBytes);
     auto range = peer_->Reserve(kBytes, 1, 0);
     if (!imported.ok() || !range.ok()) _exit(1);
     auto mapping = peer_->Map(**range, 0, **imported, Access::kReadWrite, {});
@@ -153,7 +150,7 @@ TEST_F(EmuShareTest, AnotherProcessWritesIntoIt) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(*space.At(kBytes - 1), 0x52);
-  close(pieces->front().fd);
+  close(pieces.front().fd);
   close(fd);
 }
 
@@ -167,18 +164,17 @@ TEST_F(EmuShareTest, ARangeOverSeveralFilesHasEachOfThem) {
     space.Map(offset, fds.back(), bytes);
     offset += bytes;
   }
-  auto pieces = lender_->Share(0, space.base() + kMiB, kMiB + kBytes + 1, 3);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  ASSERT_EQ(pieces->size(), 3u);
+  auto pieces = Require(lender_->Share(0, space.base() + kMiB, kMiB + kBytes + 1, 3));
+  ASSERT_EQ(pieces.size(), 3u);
   uint64_t at = 0;
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ((*pieces)[i].address, space.base() + at);
-    EXPECT_EQ((*pieces)[i].bytes, sizes[i]);
+    EXPECT_EQ(pieces[i].address, space.base() + at);
+    EXPECT_EQ(pieces[i].bytes, sizes[i]);
     const uint8_t mark = static_cast<uint8_t>(60 + i);
-    EXPECT_EQ(pwrite((*pieces)[i].fd, &mark, 1, 9), 1);
+    EXPECT_EQ(pwrite(pieces[i].fd, &mark, 1, 9), 1);
     EXPECT_EQ(*space.At(at + 9), mark);
     at += sizes[i];
-    close((*pieces)[i].fd);
+    close(pieces[i].fd);
   }
   EXPECT_THAT(Refused(space.base(), offset, StatusCode::kResourceExhausted, 3),
               HasSubstr("more than 3 memfds"));
@@ -189,11 +185,10 @@ TEST_F(EmuShareTest, APartThatIsMappedStandsForTheWholeFile) {
   const Space space(4 * kBytes);
   const int fd = Memfd("mine", 2 * kBytes);
   space.Map(kBytes, fd, kBytes, kBytes);  // the second half, where it would be
-  auto pieces = lender_->Share(0, space.base() + kBytes, kBytes, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  EXPECT_EQ(pieces->front().address, space.base());
-  EXPECT_EQ(pieces->front().bytes, 2 * kBytes);
-  close(pieces->front().fd);
+  auto pieces = Require(lender_->Share(0, space.base() + kBytes, kBytes, 1));
+  EXPECT_EQ(pieces.front().address, space.base());
+  EXPECT_EQ(pieces.front().bytes, 2 * kBytes);
+  close(pieces.front().fd);
   close(fd);
 }
 
@@ -202,22 +197,18 @@ TEST_F(EmuShareTest, AMappingInPartsIsOnePiece) {
   const int fd = Memfd("mine", kBytes);
   space.Map(0, fd, kBytes);
   ASSERT_EQ(mprotect(space.At(kMiB), kMiB, PROT_READ), 0);  // three lines for the kernel
-  auto pieces = lender_->Share(0, space.base(), kBytes, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  EXPECT_EQ(pieces->front().address, space.base());
-  close(pieces->front().fd);
+  auto pieces = Require(lender_->Share(0, space.base(), kBytes, 1));
+  EXPECT_EQ(pieces.front().address, space.base());
+  close(pieces.front().fd);
   close(fd);
 }
 
 TEST_F(EmuShareTest, MemoryOfTheHeapIsSharedToo) {
-  auto memory = CreateEmuDriver({1, 64 * kMiB})->Create(0, kBytes, false);
-  ASSERT_TRUE(memory.ok());
+  auto memory = Require(CreateEmuDriver({1, 64 * kMiB})->Create(0, kBytes, false));
   auto range = lender_->Reserve(kBytes, 1, 0);
-  auto mapping = lender_->Map(**range, 0, **memory, Access::kReadWrite, {});
-  ASSERT_TRUE(mapping.ok());
-  auto pieces = lender_->Share(0, (*mapping)->address(), kBytes, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  close(pieces->front().fd);
+  auto mapping = Require(lender_->Map(**range, 0, *memory, Access::kReadWrite, {}));
+  auto pieces = Require(lender_->Share(0, mapping->address(), kBytes, 1));
+  close(pieces.front().fd);
 }
 
 TEST_F(EmuShareTest, RefusesMemoryWithoutAFile) {
@@ -316,11 +307,10 @@ TEST_F(EmuShareTest, SharesWhatIsMappedAtAnyPage) {
   const Space space(4 * kBytes);
   const int fd = Memfd("mine", kBytes);
   space.Map(4096, fd, kBytes);
-  const auto pieces = lender_->Share(0, space.base() + 8192, 1, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  EXPECT_EQ(pieces->front().address, space.base() + 4096);
-  EXPECT_EQ(pieces->front().bytes, kBytes);
-  close(pieces->front().fd);
+  const auto pieces = Require(lender_->Share(0, space.base() + 8192, 1, 1));
+  EXPECT_EQ(pieces.front().address, space.base() + 4096);
+  EXPECT_EQ(pieces.front().bytes, kBytes);
+  close(pieces.front().fd);
   close(fd);
 }
 

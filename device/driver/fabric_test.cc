@@ -14,29 +14,28 @@
 #include <string>
 
 #include "device/driver/emu_driver.h"
+#include "tests/cc/require.h"
 
 namespace iris::driver {
 namespace {
 
 using absl::StatusCode;
+using iris::testing::Require;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kBytes = kEmuGranularityBytes;
 const std::string kHandle(kFabricHandleBytes, 'h');
 
 TEST(FabricHandleTest, ComesOutAsItWentIn) {
-  auto fd = WrapFabricHandle(BackendKind::kEmu, kHandle);
-  ASSERT_TRUE(fd.ok()) << fd.status();
-  const auto handle = UnwrapFabricHandle(BackendKind::kEmu, fd->get());
-  ASSERT_TRUE(handle.ok()) << handle.status();
-  EXPECT_EQ(*handle, kHandle);
-  EXPECT_EQ(UnwrapFabricHandle(BackendKind::kCuda, fd->get()).status().code(),
+  auto fd = Require(WrapFabricHandle(BackendKind::kEmu, kHandle));
+  EXPECT_EQ(Require(UnwrapFabricHandle(BackendKind::kEmu, fd.get())), kHandle);
+  EXPECT_EQ(UnwrapFabricHandle(BackendKind::kCuda, fd.get()).status().code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(WrapFabricHandle(BackendKind::kEmu, "short").status().code(),
             StatusCode::kInvalidArgument);
   // Nobody who has the descriptor changes what others get.
-  EXPECT_EQ(pwrite(fd->get(), "x", 1, 20), -1);
-  EXPECT_EQ(ftruncate(fd->get(), 4096), -1);
+  EXPECT_EQ(pwrite(fd.get(), "x", 1, 20), -1);
+  EXPECT_EQ(ftruncate(fd.get(), 4096), -1);
 }
 
 TEST(FabricHandleTest, OtherDescriptorsAreNone) {
@@ -48,9 +47,8 @@ TEST(FabricHandleTest, OtherDescriptorsAreNone) {
   ASSERT_EQ(write(copy.get(), contents, sizeof(contents)), 80);
   const base::UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (const int fd : {copy.get(), null.get(), -1}) {
-    const auto handle = UnwrapFabricHandle(BackendKind::kEmu, fd);
-    ASSERT_TRUE(handle.ok()) << handle.status();
-    EXPECT_FALSE(handle->has_value()) << fd;
+    const auto handle = Require(UnwrapFabricHandle(BackendKind::kEmu, fd));
+    EXPECT_FALSE(handle.has_value()) << fd;
   }
 }
 
@@ -77,9 +75,8 @@ class EmulatedFabricTest : public ::testing::Test {
 
 TEST_F(EmulatedFabricTest, AnotherProcessMapsTheMemory) {
   EXPECT_EQ(irisd_->FabricDomain().value_or("none"), "emulated rack");
-  auto memory = irisd_->Create(0, kBytes, false);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  const std::string handle = (*memory)->ExportFabric().value_or("");
+  auto memory = Require(irisd_->Create(0, kBytes, false));
+  const std::string handle = memory->ExportFabric().value_or("");
   ASSERT_EQ(handle.size(), kFabricHandleBytes);
   const pid_t child = fork();
   if (child == 0) {
@@ -96,29 +93,26 @@ TEST_F(EmulatedFabricTest, AnotherProcessMapsTheMemory) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   uint8_t seen = 0;
-  ASSERT_TRUE((*memory)->Read(7, absl::MakeSpan(&seen, 1)).ok());
+  ASSERT_TRUE(memory->Read(7, absl::MakeSpan(&seen, 1)).ok());
   EXPECT_EQ(seen, 'w');
 }
 
 TEST_F(EmulatedFabricTest, ImportedMemoryOutlivesItsCreator) {
-  auto memory = irisd_->Create(0, kBytes, false);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  const std::string handle = (*memory)->ExportFabric().value_or("");
+  auto memory = Require(irisd_->Create(0, kBytes, false));
+  const std::string handle = memory->ExportFabric().value_or("");
   ASSERT_TRUE(Import(handle).ok());
-  memory->reset();
+  memory.reset();
   uint8_t seen = 1;
   EXPECT_TRUE(imported_->Read(0, absl::MakeSpan(&seen, 1)).ok());
   EXPECT_EQ(seen, 0);
   // The number of the descriptor may be that of other memory by now.
-  auto other = irisd_->Create(0, kBytes, false);
-  ASSERT_TRUE(other.ok()) << other.status();
+  auto other = Require(irisd_->Create(0, kBytes, false));
   EXPECT_EQ(Import(handle).code(), StatusCode::kNotFound);
 }
 
 TEST_F(EmulatedFabricTest, RefusesWhatIsNotThatMemory) {
-  auto memory = irisd_->Create(0, kBytes, false);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  const std::string handle = (*memory)->ExportFabric().value_or("");
+  auto memory = Require(irisd_->Create(0, kBytes, false));
+  const std::string handle = memory->ExportFabric().value_or("");
   EXPECT_EQ(Import(handle, 2 * kBytes).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Import(kHandle).code(), StatusCode::kInvalidArgument);
   std::string guessed = handle;
@@ -132,9 +126,8 @@ TEST_F(EmulatedFabricTest, RefusesWhatIsNotThatMemory) {
 TEST_F(EmulatedFabricTest, IsThereOnlyIfConfigured) {
   const auto alone = CreateEmuDriver({.n_devices = 1, .memory_bytes_per_device = 1 << 30});
   EXPECT_THAT(std::string(alone->FabricDomain().status().message()), HasSubstr("emu.fabric"));
-  auto memory = alone->Create(0, kBytes, false);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  EXPECT_EQ((*memory)->ExportFabric().status().code(), StatusCode::kFailedPrecondition);
+  auto memory = Require(alone->Create(0, kBytes, false));
+  EXPECT_EQ(memory->ExportFabric().status().code(), StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -21,11 +21,13 @@
 
 #include "device/driver/open.h"
 #include "device/driver/testing/fake_gpu.h"
+#include "tests/cc/require.h"
 
 namespace iris::driver {
 namespace {
 
 using absl::StatusCode;
+using iris::testing::Require;
 using testing::FakeGpu;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -152,13 +154,11 @@ TEST_P(VmmDriverTest, DescribesItsDevices) {
 TEST_P(VmmDriverTest, MemoryIsFreshAndSharedBetweenProcesses) {
   auto memory = Create();
   auto imported = Lend(*memory);
-  auto range = client_->Reserve(2 * kBytes, 2, 0);
-  ASSERT_TRUE(range.ok()) << range.status();
-  EXPECT_EQ((*range)->bytes(), 4 * kBytes);
-  auto mapping = client_->Map(**range, 2 * kBytes, *imported, Access::kReadWrite, {0});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  const uint64_t address = (*mapping)->address();
-  EXPECT_EQ(address, (*range)->base() + 2 * kBytes);
+  auto range = Require(client_->Reserve(2 * kBytes, 2, 0));
+  EXPECT_EQ(range->bytes(), 4 * kBytes);
+  auto mapping = Require(client_->Map(*range, 2 * kBytes, *imported, Access::kReadWrite, {0}));
+  const uint64_t address = mapping->address();
+  EXPECT_EQ(address, range->base() + 2 * kBytes);
 
   std::vector<uint8_t> seen(kBytes, 1);
   ASSERT_TRUE(client_->Copy(seen.data(), reinterpret_cast<void*>(address), kBytes).ok());
@@ -176,18 +176,16 @@ TEST_P(VmmDriverTest, MemoryOutlivesItsCreator) {
   auto memory = Create();
   auto imported = Lend(*memory);
   memory.reset();
-  auto range = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  EXPECT_TRUE(client_->Map(**range, 0, *imported, Access::kReadWrite, {0}).ok());
+  auto range = Require(client_->Reserve(kBytes, 1, 0));
+  EXPECT_TRUE(client_->Map(*range, 0, *imported, Access::kReadWrite, {0}).ok());
 }
 
 TEST_P(VmmDriverTest, ExportsDuplicatesThatDoNotLeakIntoPrograms) {
   auto memory = Create();
   for (int i = 0; i < 2; ++i) {
-    auto fd = memory->ExportFd(Access::kReadWrite);
-    ASSERT_TRUE(fd.ok()) << fd.status();
-    EXPECT_EQ(fcntl(*fd, F_GETFD), FD_CLOEXEC);
-    close(*fd);
+    auto fd = Require(memory->ExportFd(Access::kReadWrite));
+    EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    close(fd);
   }
   auto imported = Lend(*memory);
   EXPECT_EQ(imported->ExportFd(Access::kReadWrite).status().code(),
@@ -197,16 +195,15 @@ TEST_P(VmmDriverTest, ExportsDuplicatesThatDoNotLeakIntoPrograms) {
 TEST_P(VmmDriverTest, AHeapGrowsBySegmentsBehindEachOther) {
   auto first = Create(), second = Create(2 * kMiB), third = Create(2 * kBytes);
   auto a = Lend(*first), b = Lend(*second), c = Lend(*third);
-  auto range = client_->Reserve(8 * kBytes, 3, 0);
-  ASSERT_TRUE(range.ok()) << range.status();
+  auto range = Require(client_->Reserve(8 * kBytes, 3, 0));
   // Another rank's piece before it must not matter.
   auto other = Create();
   auto d = Lend(*other);
-  auto m0 = client_->Map(**range, 0, *d, Access::kReadWrite, {0});
+  auto m0 = client_->Map(*range, 0, *d, Access::kReadWrite, {0});
   const uint64_t piece = 8 * kBytes;
-  auto m1 = client_->Map(**range, piece, *a, Access::kReadWrite, {0});
-  auto m2 = client_->Map(**range, piece + kBytes, *b, Access::kReadWrite, {0});
-  auto m3 = client_->Map(**range, piece + kBytes + 2 * kMiB, *c, Access::kReadWrite, {0});
+  auto m1 = client_->Map(*range, piece, *a, Access::kReadWrite, {0});
+  auto m2 = client_->Map(*range, piece + kBytes, *b, Access::kReadWrite, {0});
+  auto m3 = client_->Map(*range, piece + kBytes + 2 * kMiB, *c, Access::kReadWrite, {0});
   for (const auto* m : {&m0, &m1, &m2, &m3}) ASSERT_TRUE(m->ok()) << m->status();
   for (const auto* m : {&m1, &m2, &m3}) {
     EXPECT_TRUE(client_->Fill((**m)->address(), 7, (**m)->bytes()).ok());
@@ -215,28 +212,24 @@ TEST_P(VmmDriverTest, AHeapGrowsBySegmentsBehindEachOther) {
 
 TEST_P(VmmDriverTest, EachDeviceMustBeLetIn) {
   auto memory = Create(kBytes, 1);
-  auto range = irisd_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  auto mapping = irisd_->Map(**range, 0, *memory, Access::kReadWrite, {1, 0});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  mapping->reset();
+  auto range = Require(irisd_->Reserve(kBytes, 1, 0));
+  auto mapping = Require(irisd_->Map(*range, 0, *memory, Access::kReadWrite, {1, 0}));
+  mapping.reset();
 
-  auto again = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(again.ok());
+  auto again = Require(client_->Reserve(kBytes, 1, 0));
   auto imported = Lend(*memory);
-  auto one = client_->Map(**again, 0, *imported, Access::kReadWrite, {0});
-  ASSERT_TRUE(one.ok()) << one.status();
+  auto one = Require(client_->Map(*again, 0, *imported, Access::kReadWrite, {0}));
   std::thread other([&] {
     ASSERT_TRUE(client_->MakeCurrent(1).ok());
-    const absl::Status kept_out = client_->Fill((*one)->address(), 1, 8);
+    const absl::Status kept_out = client_->Fill(one->address(), 1, 8);
     EXPECT_EQ(kept_out.code(), StatusCode::kUnavailable) << kept_out;
-    ASSERT_TRUE((*one)->Allow(1).ok());
-    ASSERT_TRUE((*one)->Allow(1).ok());
-    EXPECT_TRUE(client_->Fill((*one)->address(), 1, 8).ok());
+    ASSERT_TRUE(one->Allow(1).ok());
+    ASSERT_TRUE(one->Allow(1).ok());
+    EXPECT_TRUE(client_->Fill(one->address(), 1, 8).ok());
   });
   other.join();
-  EXPECT_TRUE(client_->Fill((*one)->address(), 1, 8).ok()) << "the first is still let in";
-  EXPECT_EQ((*one)->Allow(7).code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(client_->Fill(one->address(), 1, 8).ok()) << "the first is still let in";
+  EXPECT_EQ(one->Allow(7).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_P(VmmDriverTest, AThreadWithoutADeviceUsesTheFirstOne) {
@@ -254,9 +247,7 @@ TEST_P(VmmDriverTest, RegistersAPageThatIsMappedWithoutWritePermission) {
   ASSERT_EQ(ftruncate(fd, 4096), 0);
   void* const page = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
   ASSERT_NE(page, MAP_FAILED);
-  auto address = client_->RegisterHost(page, 4096, Access::kReadOnly);
-  ASSERT_TRUE(address.ok()) << address.status();
-  EXPECT_EQ(*address, page);
+  EXPECT_EQ(Require(client_->RegisterHost(page, 4096, Access::kReadOnly)), page);
   EXPECT_EQ(client_->RegisterHost(page, 4096, Access::kReadOnly).status().code(),
             StatusCode::kAlreadyExists);
   EXPECT_TRUE(client_->UnregisterHost(page).ok());
@@ -269,39 +260,34 @@ TEST_P(VmmDriverTest, RegistersAPageThatIsMappedWithoutWritePermission) {
 
 TEST_P(VmmDriverTest, RegistersAPageThatKernelsWrite) {
   alignas(4096) static char page[4096];
-  const auto address = client_->RegisterHost(page, sizeof(page), Access::kReadWrite);
-  ASSERT_TRUE(address.ok()) << address.status();
+  Require(client_->RegisterHost(page, sizeof(page), Access::kReadWrite));
   EXPECT_EQ(fake_->n_registered_read_only, 0);
   EXPECT_TRUE(client_->UnregisterHost(page).ok());
 }
 
 TEST_P(VmmDriverTest, ReservesAtTheWantedBaseAndReplacesNothing) {
-  auto probe = client_->Reserve(kBytes, 4, 0);
-  ASSERT_TRUE(probe.ok());
-  const uint64_t wanted = (*probe)->base();
-  probe->reset();
-  auto first = client_->Reserve(kBytes, 4, wanted);
-  ASSERT_TRUE(first.ok());
-  EXPECT_EQ((*first)->base(), wanted);
-  auto second = client_->Reserve(kBytes, 4, wanted);
-  ASSERT_TRUE(second.ok());
-  EXPECT_NE((*second)->base(), wanted);
-  EXPECT_EQ((*second)->base() % (2 * kMiB), 0u);
+  auto probe = Require(client_->Reserve(kBytes, 4, 0));
+  const uint64_t wanted = probe->base();
+  probe.reset();
+  auto first = Require(client_->Reserve(kBytes, 4, wanted));
+  EXPECT_EQ(first->base(), wanted);
+  auto second = Require(client_->Reserve(kBytes, 4, wanted));
+  EXPECT_NE(second->base(), wanted);
+  EXPECT_EQ(second->base() % (2 * kMiB), 0u);
 }
 
 TEST_P(VmmDriverTest, RefusesWhatDoesNotFit) {
   auto memory = Create();
-  auto range = irisd_->Reserve(kBytes, 2, 0);
-  ASSERT_TRUE(range.ok());
+  auto range = Require(irisd_->Reserve(kBytes, 2, 0));
   const auto map = [&](uint64_t offset, absl::Span<const uint32_t> devices) {
-    return irisd_->Map(**range, offset, *memory, Access::kReadWrite, devices).status().code();
+    return irisd_->Map(*range, offset, *memory, Access::kReadWrite, devices).status().code();
   };
   EXPECT_EQ(map(2 * kMiB, {0}), StatusCode::kInvalidArgument) << "across two pieces";
   EXPECT_EQ(map(2 * kBytes, {0}), StatusCode::kInvalidArgument) << "behind the end";
   EXPECT_EQ(map(4096, {0}), StatusCode::kInvalidArgument) << "off the granularity";
   EXPECT_EQ(map(0, {}), StatusCode::kInvalidArgument) << "for nobody";
   EXPECT_EQ(map(0, {2}), StatusCode::kInvalidArgument) << "for a device that does not exist";
-  EXPECT_EQ(client_->Map(**range, 0, *memory, Access::kReadWrite, {0}).status().code(),
+  EXPECT_EQ(client_->Map(*range, 0, *memory, Access::kReadWrite, {0}).status().code(),
             StatusCode::kInvalidArgument)
       << "another driver's memory";
   for (const uint64_t bytes : {uint64_t{0}, kBytes + 1, ~uint64_t{0} << 21}) {
@@ -315,12 +301,9 @@ TEST_P(VmmDriverTest, RefusesWhatDoesNotFit) {
 TEST_P(VmmDriverTest, CopiesKeepTheirOrderAndTakeTurnsWithNobody) {
   const auto memory = Create();
   const auto lent = Lend(*memory);
-  const auto reservation = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(reservation.ok()) << reservation.status();
-  const auto mapping = client_->Map(**reservation, 0, *lent, Access::kReadWrite, {1});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  auto copies = client_->CopiesOf(1);
-  ASSERT_TRUE(copies.ok()) << copies.status();
+  const auto reservation = Require(client_->Reserve(kBytes, 1, 0));
+  const auto mapping = Require(client_->Map(*reservation, 0, *lent, Access::kReadWrite, {1}));
+  auto copies = Require(client_->CopiesOf(1));
   std::string model(kBytes, '\0'), data(kBytes, '\0');
   std::mt19937 random(7);
   for (char& byte : data) byte = static_cast<char>(random());
@@ -331,40 +314,39 @@ TEST_P(VmmDriverTest, CopiesKeepTheirOrderAndTakeTurnsWithNobody) {
     const uint64_t bytes = sizes[number(i % 50 == 0 ? 6 : 5)];
     uint64_t at = number(kBytes - bytes);
     if (number(1) == 0 && bytes > 0 && bytes <= 8) at -= at % bytes;
-    const uint64_t from = number(kBytes - bytes), address = (*mapping)->address() + at;
+    const uint64_t from = number(kBytes - bytes), address = mapping->address() + at;
     const int turns = fake_->n_writes_in_turn;
     switch (number(4)) {
       case 0: {
         std::string seen(bytes, '\0');
-        ASSERT_TRUE((*copies)->Read(seen.data(), address, bytes).ok());
+        ASSERT_TRUE(copies->Read(seen.data(), address, bytes).ok());
         ASSERT_EQ(seen, model.substr(at, bytes)) << i;
         break;
       }
       case 1: {
-        const auto buffer = (*copies)->Fetch(address, bytes);
-        ASSERT_TRUE(buffer.ok()) << buffer.status();
-        if (*buffer == nullptr) {
+        const auto buffer = Require(copies->Fetch(address, bytes));
+        if (buffer == nullptr) {
           ASSERT_TRUE(bytes > HostCopies::kFetchBytes || fetched.size() == 31);
           fetched.clear();
         } else {
-          fetched.emplace_back(*buffer, model.substr(at, bytes));
+          fetched.emplace_back(buffer, model.substr(at, bytes));
         }
         break;
       }
       case 2:
-        ASSERT_TRUE((*copies)->Idle().ok());
+        ASSERT_TRUE(copies->Idle().ok());
         break;
       default:
-        ASSERT_TRUE((*copies)->Write(address, data.data() + from, bytes).ok());
+        ASSERT_TRUE(copies->Write(address, data.data() + from, bytes).ok());
         memcpy(model.data() + at, data.data() + from, bytes);
     }
     // As many bytes at the end of a long write go in turn, too.
     const uint64_t last = bytes % HostCopies::kFetchBytes;
     ASSERT_TRUE(fake_->n_writes_in_turn == turns || last == 1 || last == 2) << bytes;
   }
-  ASSERT_TRUE((*copies)->Finish().ok());
-  EXPECT_EQ(memcmp(reinterpret_cast<void*>((*mapping)->address()), model.data(), kBytes), 0);
-  copies->reset();
+  ASSERT_TRUE(copies->Finish().ok());
+  EXPECT_EQ(memcmp(reinterpret_cast<void*>(mapping->address()), model.data(), kBytes), 0);
+  copies.reset();
   for (const auto& [buffer, wanted] : fetched) {
     EXPECT_EQ(memcmp(buffer.get(), wanted.data(), wanted.size()), 0);
   }
@@ -388,41 +370,33 @@ TEST_P(VmmDriverTest, OtherDescriptorsAreRefusedAndClosed) {
 }
 
 TEST_P(VmmDriverTest, AnotherDriverAdoptsWhatOneHasCreated) {
-  auto range = client_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok()) << range.status();
+  auto range = Require(client_->Reserve(kBytes, 1, 0));
   int left = -1;
   {
     auto earlier = MustOpen(GetParam().kind);
-    auto memory = earlier->Create(1, kBytes, false);
-    ASSERT_TRUE(memory.ok()) << memory.status();
-    auto imported = Lend(**memory);
-    auto mapping = client_->Map(**range, 0, *imported, Access::kReadWrite, {0});
-    ASSERT_TRUE(mapping.ok()) << mapping.status();
-    ASSERT_TRUE(client_->Fill((*mapping)->address(), 0x7b, kBytes).ok());
-    auto fd = (*memory)->ExportFd(Access::kReadWrite);
-    ASSERT_TRUE(fd.ok()) << fd.status();
-    left = *fd;
+    auto memory = Require(earlier->Create(1, kBytes, false));
+    auto imported = Lend(*memory);
+    auto mapping = Require(client_->Map(*range, 0, *imported, Access::kReadWrite, {0}));
+    ASSERT_TRUE(client_->Fill(mapping->address(), 0x7b, kBytes).ok());
+    auto fd = Require(memory->ExportFd(Access::kReadWrite));
+    left = fd;
   }
-  auto adopted = irisd_->Adopt(1, left, kBytes);
-  ASSERT_TRUE(adopted.ok()) << adopted.status();
-  EXPECT_EQ((*adopted)->bytes(), kBytes);
+  auto adopted = Require(irisd_->Adopt(1, left, kBytes));
+  EXPECT_EQ(adopted->bytes(), kBytes);
   EXPECT_EQ(fake_->n_handles, 1);
   EXPECT_EQ(fake_->n_mappings, 0);
   for (int i = 0; i < 2; ++i) {  // exported and mapped as often as wanted
-    auto imported = Lend(**adopted);
-    auto mapping = client_->Map(**range, 0, *imported, Access::kReadWrite, {0, 1});
-    ASSERT_TRUE(mapping.ok()) << mapping.status();
+    auto imported = Lend(*adopted);
+    auto mapping = Require(client_->Map(*range, 0, *imported, Access::kReadWrite, {0, 1}));
     std::vector<uint8_t> seen(kBytes);
     ASSERT_TRUE(
-        client_->Copy(seen.data(), reinterpret_cast<const void*>((*mapping)->address()), kBytes)
-            .ok());
+        client_->Copy(seen.data(), reinterpret_cast<const void*>(mapping->address()), kBytes).ok());
     EXPECT_EQ(seen, std::vector<uint8_t>(kBytes, 0x7b)) << "not as it was left";
   }
   // The irisd after that one adopts the memory once more.
-  auto fd = (*adopted)->ExportFd(Access::kReadWrite);
-  ASSERT_TRUE(fd.ok()) << fd.status();
-  EXPECT_EQ(fcntl(*fd, F_GETFD), FD_CLOEXEC);
-  auto again = client_->Adopt(1, *fd, kBytes);
+  auto fd = Require(adopted->ExportFd(Access::kReadWrite));
+  EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+  auto again = client_->Adopt(1, fd, kBytes);
   EXPECT_TRUE(again.ok()) << again.status();
 }
 
@@ -507,12 +481,11 @@ TEST_P(VmmDriverTest, ALostDeviceIsUnavailable) {
   auto memory = Create();
   auto imported = Lend(*memory);
   auto range = client_->Reserve(kBytes, 1, 0);
-  auto mapping = client_->Map(**range, 0, *imported, Access::kReadWrite, {0});
-  ASSERT_TRUE(mapping.ok());
+  auto mapping = Require(client_->Map(**range, 0, *imported, Access::kReadWrite, {0}));
   fake_->fail_call =
       GetParam().kind == BackendKind::kCuda ? "cuStreamSynchronize" : "hipStreamSynchronize";
   fake_->fail_error = 719;
-  const absl::Status status = client_->Fill((*mapping)->address(), 1, 8);
+  const absl::Status status = client_->Fill(mapping->address(), 1, 8);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(Text(status), HasSubstr("end this process"));
 }
@@ -551,15 +524,13 @@ TEST_P(VmmDriverTest, SegmentsAreRefusedBeforeDescriptorsRunOut) {
 
 TEST_F(FakeGpuTest, IrisdCreatesAndExportsWithoutAContext) {
   auto irisd = MustOpen();
-  auto memory = irisd->Create(1, kBytes, false);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  auto fd = (*memory)->ExportFd(Access::kReadOnly);
-  ASSERT_TRUE(fd.ok());
-  close(*fd);
+  auto memory = Require(irisd->Create(1, kBytes, false));
+  auto fd = Require(memory->ExportFd(Access::kReadOnly));
+  close(fd);
   EXPECT_THAT(fake_->retained, ::testing::Each(0));
   EXPECT_EQ(fake_->calls_needing_context, 0u);
   std::vector<uint8_t> byte(1);
-  EXPECT_EQ((*memory)->Read(0, absl::MakeSpan(byte)).code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(memory->Read(0, absl::MakeSpan(byte)).code(), StatusCode::kUnimplemented);
   EXPECT_EQ(irisd->Fill(4096, 0, 1).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(irisd->RegisterHost(this, 1, Access::kReadOnly).status().code(),
             StatusCode::kFailedPrecondition);
@@ -574,9 +545,8 @@ TEST_F(FakeGpuTest, AContextIsRetainedOnceAndReleased) {
   ASSERT_TRUE(client->MakeCurrent(1).ok());
   ASSERT_TRUE(client->MakeCurrent(1).ok());
   EXPECT_THAT(fake_->retained, ::testing::ElementsAre(0, 1));
-  const auto info = client->DeviceMemory(1);
-  ASSERT_TRUE(info.ok()) << info.status();
-  EXPECT_EQ(info->total_bytes, 1024 * kMiB);
+  const auto info = Require(client->DeviceMemory(1));
+  EXPECT_EQ(info.total_bytes, 1024 * kMiB);
   EXPECT_EQ(client->MakeCurrent(2).code(), StatusCode::kInvalidArgument);
   client.reset();
   EXPECT_THAT(fake_->retained, ::testing::ElementsAre(0, 0));
@@ -686,9 +656,8 @@ TEST_F(FakeGpuTest, ABackendThatIsAskedForAndNotThereIsAnError) {
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(Text(status), HasSubstr("backend hip"));
   EXPECT_EQ(OpenDriver(Options("abacus")).status().code(), StatusCode::kInvalidArgument);
-  auto emu = OpenDriver(Options("emu"));
-  ASSERT_TRUE(emu.ok());
-  EXPECT_THAT(emu->reports[0].detail, HasSubstr("not looked for"));
+  auto emu = Require(OpenDriver(Options("emu")));
+  EXPECT_THAT(emu.reports[0].detail, HasSubstr("not looked for"));
 }
 
 TEST(ProcessesTakeTurnsTest, OnlyWhereNoServiceRunsThemTogether) {

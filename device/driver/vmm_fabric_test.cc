@@ -13,11 +13,13 @@
 #include "device/driver/fabric.h"
 #include "device/driver/testing/fake_gpu.h"
 #include "device/driver/vmm_driver.h"
+#include "tests/cc/require.h"
 
 namespace iris::driver {
 namespace {
 
 using absl::StatusCode;
+using iris::testing::Require;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -66,40 +68,30 @@ class VmmFabricTest : public ::testing::Test {
 TEST_F(VmmFabricTest, AnotherNodeMapsTheMemory) {
   const auto irisd = Open();
   EXPECT_EQ(irisd->FabricDomain().value_or("none"), "nvlink 75757575757575757575757575757575.7");
-  auto memory = irisd->Create(1, kBytes, false);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  const auto handle = (*memory)->ExportFabric();
-  ASSERT_TRUE(handle.ok()) << handle.status();
-  auto wrapped = WrapFabricHandle(BackendKind::kCuda, *handle);
-  ASSERT_TRUE(wrapped.ok()) << wrapped.status();
+  auto memory = Require(irisd->Create(1, kBytes, false));
+  const auto handle = Require(memory->ExportFabric());
+  auto wrapped = Require(WrapFabricHandle(BackendKind::kCuda, handle));
 
   const auto client = Open(/*fabric=*/false);  // clients only import
   ASSERT_TRUE(client->MakeCurrent(0).ok());
-  auto imported = client->Import(wrapped->Release(), kBytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  EXPECT_EQ((*imported)->ExportFabric().status().code(), StatusCode::kFailedPrecondition);
-  auto range = client->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok()) << range.status();
-  auto mapping = client->Map(**range, 0, **imported, Access::kReadWrite, {0});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  ASSERT_TRUE(client->Fill((*mapping)->address() + 5, 0x77, 1).ok());
+  auto imported = Require(client->Import(wrapped.Release(), kBytes));
+  EXPECT_EQ(imported->ExportFabric().status().code(), StatusCode::kFailedPrecondition);
+  auto range = Require(client->Reserve(kBytes, 1, 0));
+  auto mapping = Require(client->Map(*range, 0, *imported, Access::kReadWrite, {0}));
+  ASSERT_TRUE(client->Fill(mapping->address() + 5, 0x77, 1).ok());
 
   // The node's own processes still get a descriptor.
-  auto fd = (*memory)->ExportFd(Access::kReadWrite);
-  ASSERT_TRUE(fd.ok()) << fd.status();
-  auto local = client->Import(*fd, kBytes);
-  ASSERT_TRUE(local.ok()) << local.status();
+  auto fd = Require(memory->ExportFd(Access::kReadWrite));
+  auto local = Require(client->Import(fd, kBytes));
   auto local_range = client->Reserve(kBytes, 1, 0);
-  auto local_mapping = client->Map(**local_range, 0, **local, Access::kReadWrite, {0});
-  ASSERT_TRUE(local_mapping.ok()) << local_mapping.status();
+  auto local_mapping = Require(client->Map(**local_range, 0, *local, Access::kReadWrite, {0}));
   char seen = 0;
-  ASSERT_TRUE(
-      client->Copy(&seen, reinterpret_cast<void*>((*local_mapping)->address() + 5), 1).ok());
+  ASSERT_TRUE(client->Copy(&seen, reinterpret_cast<void*>(local_mapping->address() + 5), 1).ok());
   EXPECT_EQ(seen, 0x77);
 
   // The importer's mapping outlives the exporter.
-  memory->reset();
-  ASSERT_TRUE(client->Copy(&seen, reinterpret_cast<void*>((*mapping)->address() + 5), 1).ok());
+  memory.reset();
+  ASSERT_TRUE(client->Copy(&seen, reinterpret_cast<void*>(mapping->address() + 5), 1).ok());
 }
 
 TEST_F(VmmFabricTest, RefusesHandlesThatNobodyHas) {
@@ -107,9 +99,8 @@ TEST_F(VmmFabricTest, RefusesHandlesThatNobodyHas) {
   const auto irisd = Open();
   std::string gone;
   {
-    auto memory = irisd->Create(0, kBytes, false);
-    ASSERT_TRUE(memory.ok()) << memory.status();
-    gone = (*memory)->ExportFabric().value_or("");
+    auto memory = Require(irisd->Create(0, kBytes, false));
+    gone = memory->ExportFabric().value_or("");
   }
   const absl::Status late =
       irisd->Import(WrapFabricHandle(BackendKind::kCuda, gone)->Release(), kBytes).status();

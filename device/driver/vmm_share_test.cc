@@ -20,11 +20,13 @@
 #include "device/driver/hip_api.h"
 #include "device/driver/testing/fake_gpu.h"
 #include "device/driver/vmm_driver.h"
+#include "tests/cc/require.h"
 
 namespace iris::driver {
 namespace {
 
 using absl::StatusCode;
+using iris::testing::Require;
 using ::testing::AllOf;
 using testing::FakeGpu;
 using ::testing::HasSubstr;
@@ -182,21 +184,17 @@ TEST_P(VmmShareTest, APeerHasTheMemoryThatAProgramCreated) {
   UserRange mine(*user_, 2 * kBytes);
   mine.Map(0, kBytes);
   mine.Allow(0, kBytes);
-  auto pieces = lender_->Share(0, mine.base() + 100, 50, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  ASSERT_EQ(pieces->size(), 1u);
-  const SharedPiece piece = pieces->front();
+  auto pieces = Require(lender_->Share(0, mine.base() + 100, 50, 1));
+  ASSERT_EQ(pieces.size(), 1u);
+  const SharedPiece piece = pieces.front();
   EXPECT_EQ(piece.address, mine.base());
   EXPECT_EQ(piece.bytes, kBytes);
   EXPECT_EQ(fcntl(piece.fd, F_GETFD), FD_CLOEXEC);
 
-  auto imported = peer_->Import(piece.fd, piece.bytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
-  auto range = peer_->Reserve(kBytes, 1, 0);
-  ASSERT_TRUE(range.ok());
-  auto mapping = peer_->Map(**range, 0, **imported, Access::kReadWrite, {0});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  const uint64_t theirs = (*mapping)->address();
+  auto imported = Require(peer_->Import(piece.fd, piece.bytes));
+  auto range = Require(peer_->Reserve(kBytes, 1, 0));
+  auto mapping = Require(peer_->Map(*range, 0, *imported, Access::kReadWrite, {0}));
+  const uint64_t theirs = mapping->address();
   uint8_t seen = 0;
   ASSERT_TRUE(lender_->Fill(mine.base() + kBytes - 1, 0x31, 1).ok());
   ASSERT_TRUE(peer_->Copy(&seen, Pointer(theirs + kBytes - 1), 1).ok());
@@ -216,20 +214,17 @@ TEST_P(VmmShareTest, ARangeOverSeveralAllocationsHasEachOfThem) {
   }
   mine.Allow(0, offset);
   // All but the last, from the middle of the first to the first byte of the third.
-  auto pieces = lender_->Share(0, mine.base() + kMiB, kMiB + kBytes + 1, 3);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  ASSERT_EQ(pieces->size(), 3u);
+  auto pieces = Require(lender_->Share(0, mine.base() + kMiB, kMiB + kBytes + 1, 3));
+  ASSERT_EQ(pieces.size(), 3u);
   uint64_t at = mine.base();
   for (size_t i = 0; i < 3; ++i) {
-    const SharedPiece& piece = (*pieces)[i];
+    const SharedPiece& piece = pieces[i];
     EXPECT_EQ(piece.address, at);
     EXPECT_EQ(piece.bytes, sizes[i]);
-    auto imported = peer_->Import(piece.fd, piece.bytes);
-    ASSERT_TRUE(imported.ok()) << imported.status();
+    auto imported = Require(peer_->Import(piece.fd, piece.bytes));
     auto range = peer_->Reserve(piece.bytes, 1, 0);
-    auto mapping = peer_->Map(**range, 0, **imported, Access::kReadWrite, {0});
-    ASSERT_TRUE(mapping.ok()) << mapping.status();
-    ASSERT_TRUE(peer_->Fill((*mapping)->address(), static_cast<uint8_t>(7 + i), 1).ok());
+    auto mapping = Require(peer_->Map(**range, 0, *imported, Access::kReadWrite, {0}));
+    ASSERT_TRUE(peer_->Fill(mapping->address(), static_cast<uint8_t>(7 + i), 1).ok());
     uint8_t seen = 0;
     ASSERT_TRUE(lender_->Copy(&seen, Pointer(at), 1).ok());
     EXPECT_EQ(seen, 7 + i);
@@ -244,9 +239,8 @@ TEST_P(VmmShareTest, MorePiecesThanAllowedAreRefusedAndNothingIsSpoilt) {
   EXPECT_THAT(Refused(mine.base(), 3 * kBytes, StatusCode::kResourceExhausted, 2),
               HasSubstr("more than 2 allocations"));
   EXPECT_THAT(Refused(mine.base(), 1, StatusCode::kResourceExhausted, 0), HasSubstr("lend less"));
-  auto pieces = lender_->Share(0, mine.base(), 3 * kBytes, 3);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  for (const SharedPiece& piece : *pieces) close(piece.fd);
+  auto pieces = Require(lender_->Share(0, mine.base(), 3 * kBytes, 3));
+  for (const SharedPiece& piece : pieces) close(piece.fd);
 }
 
 TEST_P(VmmShareTest, TheDescriptorKeepsMemoryThatItsProgramHasFreed) {
@@ -256,15 +250,13 @@ TEST_P(VmmShareTest, TheDescriptorKeepsMemoryThatItsProgramHasFreed) {
     mine.Map(0, kBytes);
     mine.Allow(0, kBytes);
     ASSERT_TRUE(lender_->Fill(mine.base(), 0x44, kBytes).ok());
-    auto pieces = lender_->Share(0, mine.base(), kBytes, 1);
-    ASSERT_TRUE(pieces.ok()) << pieces.status();
-    fd = pieces->front().fd;
+    auto pieces = Require(lender_->Share(0, mine.base(), kBytes, 1));
+    fd = pieces.front().fd;
   }
   EXPECT_EQ(fake_->n_handles, 0) << "the driver holds it, too";
-  auto imported = peer_->Import(fd, kBytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
+  auto imported = Require(peer_->Import(fd, kBytes));
   std::vector<uint8_t> seen(1);
-  ASSERT_TRUE((*imported)->Read(kBytes - 1, absl::MakeSpan(seen)).ok());
+  ASSERT_TRUE(imported->Read(kBytes - 1, absl::MakeSpan(seen)).ok());
   EXPECT_EQ(seen[0], 0x44);
 }
 
@@ -303,9 +295,8 @@ TEST_P(VmmShareTest, RefusesWhatNoDeviceMayUseYet) {
               HasSubstr(IsCuda() ? "no device may use it yet: call cuMemSetAccess first"
                                  : "or device 0 may not use it yet (hipMemSetAccess)"));
   mine.Allow(0, kBytes);
-  auto pieces = lender_->Share(0, mine.base(), 1, 1);
-  ASSERT_TRUE(pieces.ok()) << pieces.status();
-  close(pieces->front().fd);
+  auto pieces = Require(lender_->Share(0, mine.base(), 1, 1));
+  close(pieces.front().fd);
 }
 
 TEST_P(VmmShareTest, RefusesWhatThePlainAllocatorGave) {
@@ -362,16 +353,12 @@ TEST_P(VmmShareTest, RefusesWhatIsOffTheGranularity) {
 }
 
 TEST_P(VmmShareTest, RefusesToLendOnWhatAnotherHasLent) {
-  auto memory = peer_->Create(0, kBytes, false);
-  ASSERT_TRUE(memory.ok()) << memory.status();
-  auto fd = (*memory)->ExportFd(Access::kReadWrite);
-  ASSERT_TRUE(fd.ok());
-  auto imported = lender_->Import(*fd, kBytes);
-  ASSERT_TRUE(imported.ok()) << imported.status();
+  auto memory = Require(peer_->Create(0, kBytes, false));
+  auto fd = Require(memory->ExportFd(Access::kReadWrite));
+  auto imported = Require(lender_->Import(fd, kBytes));
   auto range = lender_->Reserve(kBytes, 1, 0);
-  auto mapping = lender_->Map(**range, 0, **imported, Access::kReadWrite, {0});
-  ASSERT_TRUE(mapping.ok()) << mapping.status();
-  EXPECT_THAT(Refused((*mapping)->address(), kBytes, StatusCode::kInvalidArgument),
+  auto mapping = Require(lender_->Map(**range, 0, *imported, Access::kReadWrite, {0}));
+  EXPECT_THAT(Refused(mapping->address(), kBytes, StatusCode::kInvalidArgument),
               HasSubstr(IsCuda() ? "by another process" : "can be lent by its creator alone"));
 }
 

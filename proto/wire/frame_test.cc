@@ -12,13 +12,16 @@
 #include <vector>
 
 #include "device/base/descriptors.h"
+#include "tests/cc/require.h"
 
 namespace iris::wire {
 namespace {
 
+using iris::testing::Require;
+
 using absl::StatusCode;
 
-class FrameTest : public testing::Test {
+class FrameTest : public ::testing::Test {
  protected:
   void SetUp() override {
     int fds[2];
@@ -63,12 +66,11 @@ TEST_F(FrameTest, CarriesAPayload) {
   AckPayload ack;
   ack.count = 7;
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kAck, ack).ok());
-  absl::StatusOr<Frame> frame = ReceiveFrame(b_.get());
-  ASSERT_TRUE(frame.ok()) << frame.status();
-  EXPECT_EQ(frame->type, FrameType::kAck);
-  ASSERT_TRUE(frame->As<AckPayload>().ok());
-  EXPECT_EQ(frame->As<AckPayload>()->count, 7u);
-  EXPECT_TRUE(frame->fds.empty());
+  auto frame = Require(ReceiveFrame(b_.get()));
+  EXPECT_EQ(frame.type, FrameType::kAck);
+  ASSERT_TRUE(frame.As<AckPayload>().ok());
+  EXPECT_EQ(frame.As<AckPayload>()->count, 7u);
+  EXPECT_TRUE(frame.fds.empty());
 }
 
 TEST_F(FrameTest, CarriesEveryPayloadAtItsFullSize) {
@@ -84,13 +86,11 @@ TEST_F(FrameTest, CarriesAStructAndTheBytesBehindIt) {
   call.call = 7;
   for (const std::string& bytes : {std::string(), std::string("request"), longest}) {
     ASSERT_TRUE(SendFrame(a_.get(), FrameType::kCall, call, bytes).ok());
-    const auto frame = ReceiveFrame(b_.get());
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    const auto parts = frame->Split<CallPayload>();
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    EXPECT_EQ(parts->first.call, 7u);
-    EXPECT_TRUE(parts->second == bytes);
-    EXPECT_FALSE(frame->Split<ErrorPayload>().ok() && bytes.empty()) << "shorter than the struct";
+    const auto frame = Require(ReceiveFrame(b_.get()));
+    const auto parts = Require(frame.Split<CallPayload>());
+    EXPECT_EQ(parts.first.call, 7u);
+    EXPECT_TRUE(parts.second == bytes);
+    EXPECT_FALSE(frame.Split<ErrorPayload>().ok() && bytes.empty()) << "shorter than the struct";
   }
   EXPECT_FALSE(SendFrame(a_.get(), FrameType::kCall, call, longest + "x").ok());
 }
@@ -99,23 +99,20 @@ TEST_F(FrameTest, CarriesNothingButADescriptor) {
   ASSERT_TRUE(SendEmptyFrame(a_.get(), FrameType::kRpcRequest).ok());
   const int fds[] = {a_.get()};
   ASSERT_TRUE(SendEmptyFrame(a_.get(), FrameType::kRpcSocket, fds).ok());
-  absl::StatusOr<Frame> request = ReceiveFrame(b_.get());
-  ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_EQ(request->type, FrameType::kRpcRequest);
-  EXPECT_TRUE(request->payload.empty() && request->fds.empty());
-  absl::StatusOr<Frame> socket = ReceiveFrame(b_.get());
-  ASSERT_TRUE(socket.ok()) << socket.status();
-  EXPECT_EQ(socket->type, FrameType::kRpcSocket);
-  EXPECT_TRUE(socket->payload.empty());
-  EXPECT_EQ(socket->fds.size(), 1u);
+  auto request = Require(ReceiveFrame(b_.get()));
+  EXPECT_EQ(request.type, FrameType::kRpcRequest);
+  EXPECT_TRUE(request.payload.empty() && request.fds.empty());
+  auto socket = Require(ReceiveFrame(b_.get()));
+  EXPECT_EQ(socket.type, FrameType::kRpcSocket);
+  EXPECT_TRUE(socket.payload.empty());
+  EXPECT_EQ(socket.fds.size(), 1u);
 }
 
 TEST_F(FrameTest, TellsTheSender) {
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kHello, HelloPayload()).ok());
-  absl::StatusOr<Frame> frame = ReceiveFrame(b_.get());
-  ASSERT_TRUE(frame.ok());
-  EXPECT_EQ(frame->sender.pid, getpid());
-  EXPECT_EQ(frame->sender.uid, getuid());
+  auto frame = Require(ReceiveFrame(b_.get()));
+  EXPECT_EQ(frame.sender.pid, getpid());
+  EXPECT_EQ(frame.sender.uid, getuid());
 }
 
 TEST_F(FrameTest, TellsThatAForkedChildSent) {
@@ -131,27 +128,24 @@ TEST_F(FrameTest, TellsThatAForkedChildSent) {
 
 TEST_F(FrameTest, SenderIsZeroWithoutPasscred) {
   ASSERT_TRUE(SendFrame(b_.get(), FrameType::kAck, AckPayload()).ok());
-  absl::StatusOr<Frame> frame = ReceiveFrame(a_.get());
-  ASSERT_TRUE(frame.ok());
-  EXPECT_EQ(frame->sender.pid, 0);
+  auto frame = Require(ReceiveFrame(a_.get()));
+  EXPECT_EQ(frame.sender.pid, 0);
 }
 
 TEST_F(FrameTest, CarriesDescriptorsThatAreCloseOnExec) {
   UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   const int fds[] = {null.get(), null.get(), a_.get()};
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kDescriptors, DescriptorsPayload(), fds).ok());
-  absl::StatusOr<Frame> frame = ReceiveFrame(b_.get());
-  ASSERT_TRUE(frame.ok());
-  ASSERT_EQ(frame->fds.size(), 3u);
-  for (const UniqueFd& fd : frame->fds) EXPECT_EQ(fcntl(fd.get(), F_GETFD), FD_CLOEXEC);
+  auto frame = Require(ReceiveFrame(b_.get()));
+  ASSERT_EQ(frame.fds.size(), 3u);
+  for (const UniqueFd& fd : frame.fds) EXPECT_EQ(fcntl(fd.get(), F_GETFD), FD_CLOEXEC);
 }
 
 TEST_F(FrameTest, CarriesAFullFrameOfDescriptors) {
   const std::vector<int> fds(kMaxDescriptorsPerCall, a_.get());
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kDescriptors, DescriptorsPayload(), fds).ok());
-  absl::StatusOr<Frame> frame = ReceiveFrame(b_.get());
-  ASSERT_TRUE(frame.ok()) << frame.status();
-  EXPECT_EQ(frame->fds.size(), kMaxDescriptorsPerCall);
+  auto frame = Require(ReceiveFrame(b_.get()));
+  EXPECT_EQ(frame.fds.size(), kMaxDescriptorsPerCall);
 }
 
 TEST_F(FrameTest, RefusesToSendTooManyDescriptors) {
@@ -211,9 +205,8 @@ TEST_F(FrameTest, LastWordsOfAPeerThatDidNotListenArrive) {
   ASSERT_TRUE(SendFrame(b_.get(), FrameType::kHello, HelloPayload()).ok());
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kError, ErrorPayload()).ok());
   a_.Reset();
-  const auto frame = ReceiveFrame(b_.get());
-  ASSERT_TRUE(frame.ok()) << frame.status();
-  EXPECT_EQ(frame->type, FrameType::kError);
+  const auto frame = Require(ReceiveFrame(b_.get()));
+  EXPECT_EQ(frame.type, FrameType::kError);
   ExpectRefused(ReceiveFrame(b_.get()), StatusCode::kUnavailable, "closed");
 }
 
@@ -283,9 +276,8 @@ TEST_F(FrameTest, RefusesAnOversizedPacket) {
 
 TEST_F(FrameTest, RefusesAPayloadOfAnotherTypesLength) {
   ASSERT_TRUE(SendFrame(a_.get(), FrameType::kHello, AckPayload()).ok());
-  absl::StatusOr<Frame> frame = ReceiveFrame(b_.get());
-  ASSERT_TRUE(frame.ok());
-  EXPECT_EQ(frame->As<HelloPayload>().status().code(), StatusCode::kInvalidArgument);
+  auto frame = Require(ReceiveFrame(b_.get()));
+  EXPECT_EQ(frame.As<HelloPayload>().status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(FrameTest, AFullQueueDoesNotBlock) {

@@ -17,11 +17,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "tests/cc/require.h"
 
 namespace iris::server {
 namespace {
 
 using absl::StatusCode;
+using iris::testing::Require;
 using ::testing::HasSubstr;
 
 void ExpectRefused(const absl::Status& status, const std::string& text) {
@@ -201,17 +203,15 @@ class TempFile {
 };
 
 TEST(CommandLineTest, NoFlagsGiveTheDefaults) {
-  const auto line = ParseCommandLine({});
-  ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_FALSE(line->exit);
-  EXPECT_EQ(line->config.emu_devices, 8u);
+  const auto line = Require(ParseCommandLine({}));
+  EXPECT_FALSE(line.exit);
+  EXPECT_EQ(line.config.emu_devices, 8u);
 }
 
 TEST(CommandLineTest, FlagsTakeBothForms) {
-  const auto line = ParseCommandLine({"--emu-devices", "2", "--emu-memory=1GiB"});
-  ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_EQ(line->config.emu_devices, 2u);
-  EXPECT_EQ(line->config.emu_memory_bytes, 1ull << 30);
+  const auto line = Require(ParseCommandLine({"--emu-devices", "2", "--emu-memory=1GiB"}));
+  EXPECT_EQ(line.config.emu_devices, 2u);
+  EXPECT_EQ(line.config.emu_memory_bytes, 1ull << 30);
 }
 
 TEST(CommandLineTest, AnUnknownBackendGetsTheChoice) {
@@ -222,18 +222,17 @@ TEST(CommandLineTest, AnUnknownBackendGetsTheChoice) {
 
 TEST(CommandLineTest, AFlagWinsOverTheFile) {
   const TempFile file("[emu]\ndevices = 3\nmemory = \"64MiB\"\n");
-  const auto line = ParseCommandLine({"--emu-devices", "5", "--config", file.path()});
-  ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_EQ(line->config.emu_devices, 5u);
-  EXPECT_EQ(line->config.emu_memory_bytes, 64u << 20);
+  const auto line = Require(ParseCommandLine({"--emu-devices", "5", "--config", file.path()}));
+  EXPECT_EQ(line.config.emu_devices, 5u);
+  EXPECT_EQ(line.config.emu_memory_bytes, 64u << 20);
 }
 
 TEST(CommandLineTest, SuperviseIsAFlagWithoutAValue) {
   EXPECT_FALSE(ParseCommandLine({})->supervise);
-  const auto line = ParseCommandLine({"--max-jobs", "3", "--supervise", "--no-self-check"});
-  ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_TRUE(line->supervise);
-  EXPECT_EQ(line->config.jobs.max_jobs, 3u);
+  const auto line =
+      Require(ParseCommandLine({"--max-jobs", "3", "--supervise", "--no-self-check"}));
+  EXPECT_TRUE(line.supervise);
+  EXPECT_EQ(line.config.jobs.max_jobs, 3u);
   EXPECT_FALSE(ParseCommandLine({"--supervise=false"}).ok());
 }
 
@@ -244,18 +243,16 @@ TEST(CommandLineTest, StateIsACommandWithTheSameFlags) {
          {std::vector<std::string>{"state", command, "--runtime-dir", "/x"},
           {"--runtime-dir", "/x", "state", command},
           {"state", "--runtime-dir=/x", command}}) {
-      const auto line = ParseCommandLine(args);
-      ASSERT_TRUE(line.ok()) << line.status();
-      EXPECT_EQ(line->state, command);
-      EXPECT_EQ(line->config.runtime_dir.path, "/x");
-      EXPECT_FALSE(line->exit);
+      const auto line = Require(ParseCommandLine(args));
+      EXPECT_EQ(line.state, command);
+      EXPECT_EQ(line.config.runtime_dir.path, "/x");
+      EXPECT_FALSE(line.exit);
     }
   }
-  const auto help = ParseCommandLine({"state", "--help"});
-  ASSERT_TRUE(help.ok()) << help.status();
-  EXPECT_TRUE(help->exit);
-  EXPECT_TRUE(absl::StrContains(help->output, "dump"));
-  EXPECT_FALSE(absl::StrContains(help->output, "--emu-devices"));
+  const auto help = Require(ParseCommandLine({"state", "--help"}));
+  EXPECT_TRUE(help.exit);
+  EXPECT_TRUE(absl::StrContains(help.output, "dump"));
+  EXPECT_FALSE(absl::StrContains(help.output, "--emu-devices"));
   ExpectRefused(ParseCommandLine({"state"}).status(), "state");
   ExpectRefused(ParseCommandLine({"state", "chekc"}).status(), "check, dump or stat");
   ExpectRefused(ParseCommandLine({"state", "check", "dump"}).status(), "check, dump or stat");
@@ -265,30 +262,27 @@ TEST(CommandLineTest, StateIsACommandWithTheSameFlags) {
 
 TEST(CommandLineTest, CheckStateTakesTheFlagsOfTheService) {
   EXPECT_FALSE(ParseCommandLine({})->check_state);
-  const auto line = ParseCommandLine({"--max-jobs", "3", "--check-state"});
-  ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_TRUE(line->check_state);
-  EXPECT_FALSE(line->exit);
+  const auto line = Require(ParseCommandLine({"--max-jobs", "3", "--check-state"}));
+  EXPECT_TRUE(line.check_state);
+  EXPECT_FALSE(line.exit);
   EXPECT_FALSE(ParseCommandLine({"--check-state=false"}).ok());
 }
 
 TEST(CommandLineTest, ARecordingIsNamedByAnAbsolutePath) {
-  const auto line = ParseCommandLine({"--record", "/var/tmp/irisd.recording"});
-  ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_EQ(line->config.record_file, "/var/tmp/irisd.recording");
+  const auto line = Require(ParseCommandLine({"--record", "/var/tmp/irisd.recording"}));
+  EXPECT_EQ(line.config.record_file, "/var/tmp/irisd.recording");
   ExpectRefused(ParseCommandLine({"--record", "here"}).status(), "--record: \"here\"");
 }
 
 TEST(CommandLineTest, HelpNamesEveryFlag) {
-  const auto line = ParseCommandLine({"--help"});
-  ASSERT_TRUE(line.ok());
-  EXPECT_TRUE(line->exit);
+  const auto line = Require(ParseCommandLine({"--help"}));
+  EXPECT_TRUE(line.exit);
   for (const char* flag :
        {"--config", "--check-config", "--version", "--runtime-dir", "--emu-devices", "--emu-memory",
         "--log-level", "--log-format", "--attestation", "--socket-mode", "--socket-group",
         "--max-sessions", "--map-timeout", "--join-timeout", "--record", "--supervise",
         "--check-state"}) {
-    EXPECT_TRUE(absl::StrContains(line->output, flag)) << flag;
+    EXPECT_TRUE(absl::StrContains(line.output, flag)) << flag;
   }
 }
 
@@ -314,18 +308,16 @@ TEST(CommandLineTest, HelpSaysTheDefaults) {
 }
 
 TEST(CommandLineTest, VersionIsPrinted) {
-  const auto line = ParseCommandLine({"--version"});
-  ASSERT_TRUE(line.ok());
-  EXPECT_TRUE(line->exit);
-  EXPECT_TRUE(absl::StartsWith(line->output, "irisd 0."));
+  const auto line = Require(ParseCommandLine({"--version"}));
+  EXPECT_TRUE(line.exit);
+  EXPECT_TRUE(absl::StartsWith(line.output, "irisd 0."));
 }
 
 TEST(CommandLineTest, CheckConfigReadsTheFile) {
   const TempFile good("[emu]\ndevices = 3\n"), bad("[emu]\ndevices = \"x\"\n");
-  const auto line = ParseCommandLine({"--check-config", "--config", good.path()});
-  ASSERT_TRUE(line.ok()) << line.status();
-  EXPECT_TRUE(line->exit);
-  EXPECT_TRUE(absl::StrContains(line->output, good.path()));
+  const auto line = Require(ParseCommandLine({"--check-config", "--config", good.path()}));
+  EXPECT_TRUE(line.exit);
+  EXPECT_TRUE(absl::StrContains(line.output, good.path()));
   ExpectRefused(ParseCommandLine({"--check-config", "--config", bad.path()}).status(),
                 bad.path() + ":2: emu.devices");
 }
@@ -393,7 +385,7 @@ TEST(CommandLineTest, OnlyAFileOrAPipeThatEndsIsRead) {
   ExpectRefused(ParseCommandLine({"--config", TempFile("#" + most).path()}).status(),
                 "it has more than 1 MiB");
 
-  const std::string fifo = absl::StrCat(testing::TempDir(), "/fifo-", getpid());
+  const std::string fifo = absl::StrCat(::testing::TempDir(), "/fifo-", getpid());
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   ExpectRefused(ParseCommandLine({"--config", fifo}).status(), "nobody has written for 5000 ms");
   unlink(fifo.c_str());

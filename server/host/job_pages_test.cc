@@ -14,21 +14,21 @@
 #include <vector>
 
 #include "device/base/descriptors.h"
+#include "tests/cc/require.h"
 
 namespace iris::server {
 namespace {
 
-class JobPagesTest : public testing::Test {
+using iris::testing::Require;
+
+class JobPagesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto pages = JobPages::Create({JobId{7}, 0, 3, 9});
-    ASSERT_TRUE(pages.ok()) << pages.status();
-    pages_ = *std::move(pages);
-    auto fd = pages_->status_page()->Open(/*read_only=*/true);
-    ASSERT_TRUE(fd.ok());
-    void* const mapped = mmap(nullptr, wire::kPageBytes, PROT_READ, MAP_SHARED, *fd, 0);
+    pages_ = Require(JobPages::Create({JobId{7}, 0, 3, 9}));
+    auto fd = Require(pages_->status_page()->Open(/*read_only=*/true));
+    void* const mapped = mmap(nullptr, wire::kPageBytes, PROT_READ, MAP_SHARED, fd, 0);
     ASSERT_NE(mapped, MAP_FAILED);
-    close(*fd);
+    close(fd);
     status_ = static_cast<const wire::StatusPage*>(mapped);
   }
   void TearDown() override { munmap(const_cast<wire::StatusPage*>(status_), wire::kPageBytes); }
@@ -101,18 +101,15 @@ TEST_F(JobPagesTest, PagesAreSealedAndPrivate) {
 }
 
 TEST_F(JobPagesTest, AReadOnlyPageCannotBeMappedWritable) {
-  auto fd = pages_->control_page(1)->Open(/*read_only=*/true);
-  ASSERT_TRUE(fd.ok());
-  EXPECT_EQ(mmap(nullptr, wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0),
-            MAP_FAILED);
-  close(*fd);
+  auto fd = Require(pages_->control_page(1)->Open(/*read_only=*/true));
+  EXPECT_EQ(mmap(nullptr, wire::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  close(fd);
 }
 
 TEST_F(JobPagesTest, EveryRankHasAPageOfItsOwn) {
-  auto fd = pages_->control_page(1)->Open(/*read_only=*/false);
-  ASSERT_TRUE(fd.ok());
-  ASSERT_EQ(pwrite(*fd, "x", 1, 0), 1);
-  close(*fd);
+  auto fd = Require(pages_->control_page(1)->Open(/*read_only=*/false));
+  ASSERT_EQ(pwrite(fd, "x", 1, 0), 1);
+  close(fd);
   char other = 'y';
   ASSERT_EQ(pread(pages_->control_page(0)->fd(), &other, 1, 0), 1);
   EXPECT_EQ(other, 0);
@@ -124,10 +121,9 @@ class AdoptPagesTest : public JobPagesTest {
   void SetUp() override {
     JobPagesTest::SetUp();
     pages_->SetRankState(1, RankState::kReady, 4711, false);
-    auto writer = pages_->control_page(2)->Open(/*read_only=*/false);
-    ASSERT_TRUE(writer.ok());
-    ASSERT_EQ(pwrite(*writer, "x", 1, 8), 1);
-    close(*writer);
+    auto writer = Require(pages_->control_page(2)->Open(/*read_only=*/false));
+    ASSERT_EQ(pwrite(writer, "x", 1, 8), 1);
+    close(writer);
     for (const uint32_t rank : {1, 0}) all_.push_back(Keep(pages_->control_page(rank)));
     all_.push_back(Keep(pages_->status_page()));
     all_.push_back(Keep(pages_->control_page(2)));
@@ -160,21 +156,20 @@ class AdoptPagesTest : public JobPagesTest {
 };
 
 TEST_F(AdoptPagesTest, OfTheRanksOfOneOfSeveralNodes) {
-  auto adopted = JobPages::Adopt({JobId{7}, 4, 3, 9, /*ports=*/true}, std::move(all_));
-  ASSERT_TRUE(adopted.ok()) << adopted.status();
-  EXPECT_EQ((*adopted)->port(5), nullptr);
-  (*adopted)->SetRankState(6, RankState::kEnding, 4711, false);
+  auto adopted = Require(JobPages::Adopt({JobId{7}, 4, 3, 9, /*ports=*/true}, std::move(all_)));
+  EXPECT_EQ(adopted->port(5), nullptr);
+  adopted->SetRankState(6, RankState::kEnding, 4711, false);
   EXPECT_EQ(status_->rank_state[2], static_cast<uint32_t>(wire::PageRankState::kEnding));
   EXPECT_EQ(status_->abort, 0u);
   // Of other nodes.
-  (*adopted)->SetRankState(0, RankState::kLeft, 0, false);
-  (*adopted)->SetRankState(33, RankState::kLeft, 0, false);
-  (*adopted)->SetRankState(1, RankState::kReady, 0, false);
+  adopted->SetRankState(0, RankState::kLeft, 0, false);
+  adopted->SetRankState(33, RankState::kLeft, 0, false);
+  adopted->SetRankState(1, RankState::kReady, 0, false);
   EXPECT_EQ(status_->left_elsewhere[0], 1u);
   EXPECT_EQ(status_->left_elsewhere[1], 2u);
-  (*adopted)->SetRankState(33, RankState::kAbsent, 0, false);
+  adopted->SetRankState(33, RankState::kAbsent, 0, false);
   EXPECT_EQ(status_->left_elsewhere[1], 0u);
-  (*adopted)->SetRankState(0, RankState::kDead, 0, true);
+  adopted->SetRankState(0, RankState::kDead, 0, true);
   EXPECT_EQ(status_->broken_by, 1u);
   EXPECT_EQ(status_->abort, 1u);
 }
@@ -182,24 +177,22 @@ TEST_F(AdoptPagesTest, OfTheRanksOfOneOfSeveralNodes) {
 TEST_F(AdoptPagesTest, PagesGoOnAsTheyWere) {
   for (const wire::UniqueFd& fd : all_) ASSERT_EQ(fcntl(fd.get(), F_SETFD, 0), 0);
   const uint32_t before = status_->changes;
-  auto adopted = JobPages::Adopt({JobId{7}, 0, 3, 9}, std::move(all_));
-  ASSERT_TRUE(adopted.ok()) << adopted.status();
-  ASSERT_EQ((*adopted)->n_ranks(), 3u);
+  auto adopted = Require(JobPages::Adopt({JobId{7}, 0, 3, 9}, std::move(all_)));
+  ASSERT_EQ(adopted->n_ranks(), 3u);
   // A rank that mapped the page of the earlier irisd sees what this one writes.
   EXPECT_EQ(status_->rank_pid[1], 4711);
   EXPECT_EQ(status_->changes, before);
-  (*adopted)->SetRankState(1, RankState::kEnding, 4711, true);
+  adopted->SetRankState(1, RankState::kEnding, 4711, true);
   EXPECT_EQ(status_->rank_state[1], static_cast<uint32_t>(wire::PageRankState::kEnding));
   EXPECT_EQ(status_->abort, 1u);
   EXPECT_EQ(status_->changes, before + 1);
   char byte = 0;
-  ASSERT_EQ(pread((*adopted)->control_page(2)->fd(), &byte, 1, 8), 1);
+  ASSERT_EQ(pread(adopted->control_page(2)->fd(), &byte, 1, 8), 1);
   EXPECT_EQ(byte, 'x');
-  EXPECT_EQ(fcntl((*adopted)->control_page(2)->fd(), F_GETFD), FD_CLOEXEC);
-  auto reader = (*adopted)->control_page(0)->Open(/*read_only=*/true);
-  ASSERT_TRUE(reader.ok());
-  EXPECT_EQ(mmap(nullptr, wire::kPageBytes, PROT_WRITE, MAP_SHARED, *reader, 0), MAP_FAILED);
-  close(*reader);
+  EXPECT_EQ(fcntl(adopted->control_page(2)->fd(), F_GETFD), FD_CLOEXEC);
+  auto reader = Require(adopted->control_page(0)->Open(/*read_only=*/true));
+  EXPECT_EQ(mmap(nullptr, wire::kPageBytes, PROT_WRITE, MAP_SHARED, reader, 0), MAP_FAILED);
+  close(reader);
 }
 
 TEST_F(AdoptPagesTest, RefusesAnotherJob) {
@@ -258,8 +251,7 @@ TEST_F(AdoptPagesTest, RefusesPagesThatIrisdDidNotMake) {
 TEST(JobPagesLifeTest, LeavesNoDescriptor) {
   const int before = base::CountDescriptors();
   {
-    auto pages = JobPages::Create({JobId{1}, 0, 64, 1});
-    ASSERT_TRUE(pages.ok());
+    auto pages = Require(JobPages::Create({JobId{1}, 0, 64, 1}));
     EXPECT_EQ(base::CountDescriptors(), before + 65);
   }
   EXPECT_EQ(base::CountDescriptors(), before);

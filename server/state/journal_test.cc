@@ -26,11 +26,13 @@
 #include "server/state/change_table.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"
+#include "tests/cc/require.h"
 
 namespace iris::server {
 namespace {
 
 namespace fs = std::filesystem;
+using iris::testing::Require;
 using ::testing::HasSubstr;
 
 constexpr size_t kHeadBytes = 112;
@@ -71,9 +73,7 @@ class JournalTest : public MachineTest {
   }
 
   void Begin() {
-    auto journal = Create();
-    ASSERT_TRUE(journal.ok()) << journal.status();
-    journal_ = *std::move(journal);
+    journal_ = Require(Create());
     states_ = {MachineState::Encode(*machine_)};
     ends_ = {journal_->bytes()};
   }
@@ -131,10 +131,9 @@ class JournalTest : public MachineTest {
   bool Exists(const std::string& file) const { return fs::exists(fs::symlink_status(file)); }
 
   void ExpectStored(const std::string& state) const {
-    const absl::StatusOr<StoredState> stored = Read();
-    ASSERT_TRUE(stored.ok()) << stored.status();
-    EXPECT_EQ(MachineState::BytesOf(*stored->state), state);
-    EXPECT_EQ(stored->torn_bytes, 0u);
+    const auto stored = Require(Read());
+    EXPECT_EQ(MachineState::BytesOf(*stored.state), state);
+    EXPECT_EQ(stored.torn_bytes, 0u);
   }
 
   // From `begin`, where a record is, puts its checksums right.
@@ -169,26 +168,24 @@ TEST_F(JournalTest, EachChangeIsReadBack) {
   ASSERT_EQ(bytes.size(), ends_.back());
   ASSERT_GT(ends_.size(), 15u);
   for (size_t i = 0; i < ends_.size(); ++i) {
-    const auto stored = ParseJournal(absl::string_view(bytes).substr(0, ends_[i]));
-    ASSERT_TRUE(stored.ok()) << stored.status();
-    EXPECT_EQ(MachineState::BytesOf(*stored->state), states_[i]);
-    EXPECT_EQ(stored->n_changes, i);
-    EXPECT_TRUE(MachineState::Decode(*stored->state, Limits(), Ledger(Devices())).ok());
+    const auto stored = Require(ParseJournal(absl::string_view(bytes).substr(0, ends_[i])));
+    EXPECT_EQ(MachineState::BytesOf(*stored.state), states_[i]);
+    EXPECT_EQ(stored.n_changes, i);
+    EXPECT_TRUE(MachineState::Decode(*stored.state, Limits(), Ledger(Devices())).ok());
   }
 }
 
 TEST_F(JournalTest, SaysWhoWroteIt) {
   History();
-  const auto stored = Read();
-  ASSERT_TRUE(stored.ok()) << stored.status();
-  EXPECT_EQ(stored->owner.daemon_id, 77u);
-  EXPECT_EQ(stored->owner.generation, 3u);
-  EXPECT_EQ(stored->writer, wire::kIrisVersion);
-  EXPECT_EQ(stored->boot_id, BootId().value());
-  EXPECT_NE(stored->boot_id, "");
-  EXPECT_EQ(stored->boot_id.size(), 36u);
-  EXPECT_EQ(stored->bytes, ends_.back());
-  EXPECT_EQ(stored->n_changes, ends_.size() - 1);
+  const auto stored = Require(Read());
+  EXPECT_EQ(stored.owner.daemon_id, 77u);
+  EXPECT_EQ(stored.owner.generation, 3u);
+  EXPECT_EQ(stored.writer, wire::kIrisVersion);
+  EXPECT_EQ(stored.boot_id, BootId().value());
+  EXPECT_NE(stored.boot_id, "");
+  EXPECT_EQ(stored.boot_id.size(), 36u);
+  EXPECT_EQ(stored.bytes, ends_.back());
+  EXPECT_EQ(stored.n_changes, ends_.size() - 1);
   EXPECT_EQ(journal_->n_rewrites(), 1u);
 }
 
@@ -387,13 +384,11 @@ TEST_F(JournalTest, WhatADeathInWritingLeftIsNoObstacle) {
 
 TEST_F(JournalTest, TheNextOneTakesItsPlace) {
   History();
-  const auto other = Create({77, 4});
-  ASSERT_TRUE(other.ok()) << other.status();
-  const auto stored = Read();
-  ASSERT_TRUE(stored.ok()) << stored.status();
-  EXPECT_EQ(stored->owner.generation, 4u);
-  EXPECT_EQ(stored->n_changes, 0u);
-  EXPECT_EQ(MachineState::BytesOf(*stored->state), states_.back());
+  const auto other = Require(Create({77, 4}));
+  const auto stored = Require(Read());
+  EXPECT_EQ(stored.owner.generation, 4u);
+  EXPECT_EQ(stored.n_changes, 0u);
+  EXPECT_EQ(MachineState::BytesOf(*stored.state), states_.back());
 }
 
 TEST_F(JournalTest, OneThatCannotBeginLeavesTheEarlierOne) {
@@ -422,17 +417,15 @@ TEST_F(JournalTest, OneThatGoesOnTakesTheRoomOfTheEarlierOne) {
   };
   {
     const FileSizeLimit limit(kHeadBytes + 100);
-    const auto journal = goes_on();
-    ASSERT_TRUE(journal.ok()) << journal.status();
-    EXPECT_FALSE((*journal)->stored());
+    const auto journal = Require(goes_on());
+    EXPECT_FALSE(journal->stored());
     EXPECT_FALSE(Exists(path()));
-    const absl::Status appended = (*journal)->Append("");
+    const absl::Status appended = journal->Append("");
     EXPECT_THAT(appended.message(), HasSubstr("File too large"));
     EXPECT_FALSE(Exists(folder()));
   }
-  const auto journal = goes_on();
-  ASSERT_TRUE(journal.ok()) << journal.status();
-  EXPECT_TRUE((*journal)->stored());
+  const auto journal = Require(goes_on());
+  EXPECT_TRUE(journal->stored());
   ExpectStored(states_.back());
   // Another error than a full file system is one.
   fs::create_directory(next());

@@ -16,11 +16,13 @@
 #include "server/state/journal.h"
 #include "server/state/machine_state.h"
 #include "server/state/machine_state.pb.h"
+#include "tests/cc/require.h"
 
 namespace iris::server {
 namespace {
 
 namespace fs = std::filesystem;
+using iris::testing::Require;
 using ::testing::HasSubstr;
 
 class StateCommandTest : public MachineTest {
@@ -46,9 +48,7 @@ class StateCommandTest : public MachineTest {
     StoreAs([this] { return MachineState::Encode(*machine_); });
   }
   void StoreAs(Journal::Whole whole) {
-    auto journal = Journal::Create(directory_, {0xabc, 3}, std::move(whole));
-    ASSERT_TRUE(journal.ok()) << journal.status();
-    journal_ = *std::move(journal);
+    journal_ = Require(Journal::Create(directory_, {0xabc, 3}, std::move(whole)));
     const TestJob job = ReadyJob(2);
     AskAll(job, 0, AllocateOp{.bytes = 5, .name = "weights"});
   }
@@ -82,36 +82,32 @@ class StateCommandTest : public MachineTest {
 TEST_F(StateCommandTest, AWholeStateIsSaidToBe) {
   Store();
   const uint64_t n_changes = ReadJournal(directory_)->n_changes;
-  const auto told = Run("check");
-  ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_EQ(*told, absl::StrCat(path(), " is whole: ", n_changes, " changes in ", journal_->bytes(),
-                                " bytes, by irisd ", ReadJournal(directory_)->writer,
-                                ", generation 3, in this boot\n"));
-  const auto upgrade = CheckState();
-  ASSERT_TRUE(upgrade.ok()) << upgrade.status();
-  EXPECT_THAT(*upgrade, HasSubstr("can go on with " + path()));
+  const auto told = Require(Run("check"));
+  EXPECT_EQ(told, absl::StrCat(path(), " is whole: ", n_changes, " changes in ", journal_->bytes(),
+                               " bytes, by irisd ", ReadJournal(directory_)->writer,
+                               ", generation 3, in this boot\n"));
+  const auto upgrade = Require(CheckState());
+  EXPECT_THAT(upgrade, HasSubstr("can go on with " + path()));
 }
 
 TEST_F(StateCommandTest, StatCounts) {
   Store();
-  const auto told = Run("stat");
-  ASSERT_TRUE(told.ok()) << told.status();
+  const auto told = Require(Run("stat"));
   for (const char* line :
        {"daemon_id: 0000000000000abc\n", "generation: 3\n", "boot: this\n", "torn_bytes: 0\n",
         "devices: 2\n", "jobs: 1\n", "ranks: 2\n", "segments: 2\n", "sessions: 2\n"}) {
-    EXPECT_THAT(*told, HasSubstr(line));
+    EXPECT_THAT(told, HasSubstr(line));
   }
-  EXPECT_THAT(*told, HasSubstr(absl::StrCat("\nbytes: ", journal_->bytes(), "\n")));
-  EXPECT_THAT(*told, HasSubstr(absl::StrCat("allocations: ", TheJob().allocations.size(), "\n")));
+  EXPECT_THAT(told, HasSubstr(absl::StrCat("\nbytes: ", journal_->bytes(), "\n")));
+  EXPECT_THAT(told, HasSubstr(absl::StrCat("allocations: ", TheJob().allocations.size(), "\n")));
 }
 
 TEST_F(StateCommandTest, DumpIsTheStateAsText) {
   Store();
-  const auto told = Run("dump");
-  ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_THAT(*told, HasSubstr("name: \"weights\""));
+  const auto told = Require(Run("dump"));
+  EXPECT_THAT(told, HasSubstr("name: \"weights\""));
   state::MachineState state;
-  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(*told, &state));
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(told, &state));
   EXPECT_EQ(state.SerializeAsString(), MachineState::Encode(*machine_));
 }
 
@@ -196,9 +192,8 @@ TEST_F(StateCommandTest, WithoutAStateThereIsNothingToCheckAndNothingInTheWay) {
   for (const char* command : {"check", "dump", "stat"}) {
     EXPECT_TRUE(absl::IsNotFound(Run(command).status())) << command;
   }
-  const auto upgrade = CheckState();
-  ASSERT_TRUE(upgrade.ok()) << upgrade.status();
-  EXPECT_THAT(*upgrade, HasSubstr("would begin with nothing"));
+  const auto upgrade = Require(CheckState());
+  EXPECT_THAT(upgrade, HasSubstr("would begin with nothing"));
   EXPECT_TRUE(fs::is_empty(directory_));
 }
 

@@ -17,16 +17,6 @@
 namespace iris::testing {
 namespace {
 
-template <typename F>
-bool Eventually(F done, absl::Duration timeout = absl::Seconds(30)) {
-  const absl::Time end = absl::Now() + timeout;
-  while (!done()) {
-    if (absl::Now() > end) return false;
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  return true;
-}
-
 DaemonOptions Supervised() {
   DaemonOptions options;
   options.n_devices = 1;

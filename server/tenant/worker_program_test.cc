@@ -20,10 +20,12 @@
 #include "absl/time/clock.h"
 #include "device/base/descriptors.h"
 #include "server/sandbox/sanitizers.h"
+#include "tests/cc/require.h"
 
 namespace iris::server {
 namespace {
 
+using iris::testing::Require;
 using ::testing::HasSubstr;
 
 constexpr char kProgram[] = "server/irisd-worker";
@@ -48,10 +50,9 @@ std::string ReadFile(const std::string& path) {
 }
 
 TEST(WorkerProgramTest, StartsAndReaps) {
-  const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
-  ASSERT_TRUE(program.ok()) << program.status();
-  EXPECT_GE(program->fd(), 10);
-  const WorkerProgram::Started worker = program->Start("uid 7");
+  const auto program = Require(WorkerProgram::Open(Settings()));
+  EXPECT_GE(program.fd(), 10);
+  const WorkerProgram::Started worker = program.Start("uid 7");
   ASSERT_TRUE(worker.ok()) << worker.status();
   const wire::UniqueFd link = (*worker)->TakeLink();
   ASSERT_TRUE(WaitFor(link.get(), POLLIN));  // kReady
@@ -63,11 +64,10 @@ TEST(WorkerProgramTest, StartsAndReaps) {
 }
 
 TEST(WorkerProgramTest, AWorkerThatIsLetGoEnds) {
-  const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
-  ASSERT_TRUE(program.ok()) << program.status();
+  const auto program = Require(WorkerProgram::Open(Settings()));
   pid_t pid = 0;
   {
-    const WorkerProgram::Started worker = program->Start("uid 7");
+    const WorkerProgram::Started worker = program.Start("uid 7");
     ASSERT_TRUE(worker.ok()) << worker.status();
     pid = (*worker)->pid();
     EXPECT_EQ(kill(pid, 0), 0);
@@ -79,9 +79,8 @@ TEST(WorkerProgramTest, AWorkerGetsNothingOfItsParents) {
   // Descriptors without close-on-exec, and a variable.
   const int leaks[] = {dup(0), dup(1), dup(2)};
   setenv("IRIS_SECRET", "x", 1);
-  const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
-  ASSERT_TRUE(program.ok()) << program.status();
-  const WorkerProgram::Started worker = program->Start("uid 7");
+  const auto program = Require(WorkerProgram::Open(Settings()));
+  const WorkerProgram::Started worker = program.Start("uid 7");
   for (const int fd : leaks) close(fd);
   ASSERT_TRUE(worker.ok()) << worker.status();
   const wire::UniqueFd link = (*worker)->TakeLink();
@@ -108,11 +107,10 @@ TEST(WorkerProgramTest, AWorkerGetsNothingOfItsParents) {
 }
 
 TEST(WorkerProgramTest, ParentKeepsNoDescriptorOfTheWorkers) {
-  const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(Settings());
-  ASSERT_TRUE(program.ok()) << program.status();
+  const auto program = Require(WorkerProgram::Open(Settings()));
   const int before = base::CountDescriptors();
   for (int i = 0; i < 5; ++i) {
-    const WorkerProgram::Started worker = program->Start("uid 7");
+    const WorkerProgram::Started worker = program.Start("uid 7");
     ASSERT_TRUE(worker.ok()) << worker.status();
     EXPECT_EQ(base::CountDescriptors(), before + 2);  // the link and the pidfd
   }
@@ -154,10 +152,9 @@ TEST(WorkerProgramTest, AnUpgradeDoesNotMixVersions) {
   ASSERT_EQ(system(absl::StrCat("cp -L ", kProgram, " ", path).c_str()), 0);
   WorkerSettings settings;
   settings.program = path;
-  const absl::StatusOr<WorkerProgram> program = WorkerProgram::Open(settings);
-  ASSERT_TRUE(program.ok()) << program.status();
+  const auto program = Require(WorkerProgram::Open(settings));
   ASSERT_EQ(system(absl::StrCat("rm ", path, "; cp /bin/false ", path).c_str()), 0);
-  const WorkerProgram::Started worker = program->Start("uid 7");
+  const WorkerProgram::Started worker = program.Start("uid 7");
   ASSERT_TRUE(worker.ok()) << worker.status();
   const wire::UniqueFd link = (*worker)->TakeLink();
   ASSERT_TRUE(WaitFor(link.get(), POLLIN));
@@ -184,9 +181,8 @@ TEST(WorkerProgramTest, SaysWhatIsMissing) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("workers.user"));
   settings.user = "";
-  const absl::StatusOr<WorkerProgram> stays = WorkerProgram::Open(settings);
-  ASSERT_TRUE(stays.ok()) << stays.status();
-  EXPECT_FALSE(stays->ids().has_value());
+  const auto stays = Require(WorkerProgram::Open(settings));
+  EXPECT_FALSE(stays.ids().has_value());
 }
 
 absl::Status Try(const std::string& path, absl::Duration within = absl::Seconds(60)) {

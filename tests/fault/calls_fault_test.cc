@@ -93,9 +93,8 @@ class Caller {
   // Of a stream: the next message.
   std::string Next(uint64_t call) {
     ReceiveUntil([&] { return !bytes_[call].empty(); });
-    wire::CallNumberPayload taken;
-    taken.call = call;
-    EXPECT_TRUE(wire::SendFrame(socket(), FrameType::kTaken, taken).ok());
+    EXPECT_TRUE(
+        wire::SendFrame(socket(), FrameType::kTaken, wire::CallNumberPayload{.call = call}).ok());
     return std::exchange(bytes_[call], "");
   }
 
@@ -163,23 +162,11 @@ class CallsFaultTest : public FaultTest {
     return Caller::Open(daemon_->session_socket(), flags);
   }
   static uint64_t BeginJoin(Caller& caller, const std::string& job, int rank, int n_ranks) {
-    iris::v1::JoinRequest request;
-    request.set_session_id(caller.id());
-    request.set_job(job);
-    request.set_rank(rank);
-    request.set_n_ranks(n_ranks);
-    request.set_local_rank(rank);
-    request.set_heap_bytes(2 << 20);
-    request.set_timeout_ms(20'000);
-    return caller.Begin(CallMethod::kJoin, request.SerializeAsString());
+    return caller.Begin(CallMethod::kJoin,
+                        JoinRequestOf(caller.id(), job, rank, n_ranks).SerializeAsString());
   }
   static std::string MappedRequest(Caller& caller, const iris::v1::JoinReply& joined) {
-    iris::v1::MappedRequest request;
-    request.set_session_id(caller.id());
-    request.set_job_id(joined.job_id());
-    request.set_epoch(joined.epoch());
-    request.set_base(0x400000000000ull);
-    return request.SerializeAsString();
+    return MappedRequestOf(caller.id(), joined).SerializeAsString();
   }
 };
 
@@ -187,17 +174,16 @@ TEST_F(CallsFaultTest, AJobLivesByFramesAlone) {
   const auto a = Open(), b = Open();
   ASSERT_TRUE(a != nullptr && b != nullptr);
   const uint64_t join_a = BeginJoin(*a, "frames", 0, 2), join_b = BeginJoin(*b, "frames", 1, 2);
-  const auto joined = a->End<iris::v1::JoinReply>(join_a);
-  ASSERT_TRUE(joined.ok()) << joined.status();
+  const auto joined = Require(a->End<iris::v1::JoinReply>(join_a));
   ASSERT_TRUE(b->End<iris::v1::JoinReply>(join_b).ok());
-  const uint64_t mapped_a = a->Begin(CallMethod::kMapped, MappedRequest(*a, *joined));
-  const uint64_t mapped_b = b->Begin(CallMethod::kMapped, MappedRequest(*b, *joined));
+  const uint64_t mapped_a = a->Begin(CallMethod::kMapped, MappedRequest(*a, joined));
+  const uint64_t mapped_b = b->Begin(CallMethod::kMapped, MappedRequest(*b, joined));
   ASSERT_TRUE(a->End<iris::v1::MappedReply>(mapped_a).ok());
   ASSERT_TRUE(b->End<iris::v1::MappedReply>(mapped_b).ok());
 
   iris::v1::WatchRequest watch;
   watch.set_session_id(a->id());
-  watch.set_job_id(joined->job_id());
+  watch.set_job_id(joined.job_id());
   const uint64_t stream = a->Begin(CallMethod::kWatch, watch.SerializeAsString());
   iris::v1::WatchEvent event;
   ASSERT_TRUE(event.ParseFromString(a->Next(stream)));
@@ -206,23 +192,18 @@ TEST_F(CallsFaultTest, AJobLivesByFramesAlone) {
   // As long as a value may be: the request is a memfd, and the answers come in many pieces.
   std::string value(wire::kMaxBroadcastBytes, '\0');
   for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 2654435761u >> 11);
-  iris::v1::OperateRequest broadcast;
-  broadcast.set_session_id(b->id());
-  broadcast.set_job_id(joined->job_id());
-  broadcast.set_timeout_ms(20'000);
+  iris::v1::OperateRequest broadcast = OperateRequestOf(b->id(), joined, 0);
   broadcast.mutable_broadcast()->set_root(1);
   broadcast.mutable_broadcast()->set_value(value);
   const uint64_t sent = b->Begin(CallMethod::kOperate, broadcast.SerializeAsString());
   broadcast.mutable_broadcast()->clear_value();
-  const auto heard = a->Operate(joined->job_id(), 0, broadcast);
-  ASSERT_TRUE(heard.ok()) << heard.status();
-  EXPECT_TRUE(heard->value() == value);
-  const auto reply = b->End<iris::v1::OperateReply>(sent);
-  ASSERT_TRUE(reply.ok()) << reply.status();
-  EXPECT_TRUE(reply->outcome().result().value() == value);
+  const auto heard = Require(a->Operate(joined.job_id(), 0, broadcast));
+  EXPECT_TRUE(heard.value() == value);
+  const auto reply = Require(b->End<iris::v1::OperateReply>(sent));
+  EXPECT_TRUE(reply.outcome().result().value() == value);
 
   iris::v1::LeaveRequest leave;
-  leave.set_job_id(joined->job_id());
+  leave.set_job_id(joined.job_id());
   EXPECT_TRUE(b->Call<iris::v1::LeaveReply>(CallMethod::kLeave, leave).ok());
   ASSERT_TRUE(event.ParseFromString(a->Next(stream)));
   EXPECT_EQ(event.rank_changed().rank(), 1u);
@@ -280,9 +261,9 @@ TEST_F(CallsFaultTest, ACancelledJoinMakesRoomForTheNext) {
   const auto caller = Open();
   ASSERT_NE(caller, nullptr);
   const uint64_t join = BeginJoin(*caller, "cancelled", 0, 2);
-  wire::CallNumberPayload cancel;
-  cancel.call = join;
-  ASSERT_TRUE(wire::SendFrame(caller->socket(), FrameType::kCancelCall, cancel).ok());
+  ASSERT_TRUE(wire::SendFrame(caller->socket(), FrameType::kCancelCall,
+                              wire::CallNumberPayload{.call = join})
+                  .ok());
   EXPECT_EQ(caller->End<iris::v1::JoinReply>(join).status().code(), absl::StatusCode::kCancelled);
   const auto alone = caller->End<iris::v1::JoinReply>(BeginJoin(*caller, "alone", 0, 1));
   EXPECT_TRUE(alone.ok()) << alone.status();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cc/require.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris::testing {
@@ -17,9 +18,7 @@ class FaultTest : public ::testing::Test {
  protected:
   // Flags for irisd; a test overrides them by calling StartDaemon itself before anything else.
   void StartDaemon(const DaemonOptions& options) {
-    auto started = Daemon::Start(options);
-    ASSERT_TRUE(started.ok()) << started.status();
-    daemon_ = *std::move(started);
+    daemon_ = Require(Daemon::Start(options));
     // One session first, so that whatever irisd keeps open for good is open.
     ServeOneClient();
     ASSERT_TRUE(daemon_->WaitIdle(1 << 20).ok());
@@ -35,9 +34,7 @@ class FaultTest : public ::testing::Test {
     EXPECT_TRUE(idle.ok()) << idle << "\n" << daemon_->Log();
     ServeOneClient();
     daemon_->Disconnect();  // irisd waits a second for a client that does not read
-    auto code = daemon_->Stop();
-    ASSERT_TRUE(code.ok()) << code.status();
-    EXPECT_EQ(*code, 0) << daemon_->Log();
+    EXPECT_EQ(Require(daemon_->Stop()), 0) << daemon_->Log();
   }
 
   // A whole life of a job of one rank.
@@ -45,14 +42,11 @@ class FaultTest : public ::testing::Test {
     auto session = RawSession::Open(daemon_->session_socket());
     ASSERT_TRUE(session.ok()) << session.status() << "\n" << daemon_->Log();
     RawSession& s = **session;
-    auto joined = s.Join(s.JoinRequest("next", 0, 1));
-    ASSERT_TRUE(joined.ok()) << joined.status();
+    auto joined = Require(s.Join(s.JoinRequest("next", 0, 1)));
     ASSERT_TRUE(s.ReceiveDescriptors(3).ok());
-    auto mapped = s.Mapped(*joined);
-    ASSERT_TRUE(mapped.ok()) << mapped.status();
-    auto allocated = s.Allocate(*joined, 0, 4096, "next");
-    ASSERT_TRUE(allocated.ok()) << allocated.status();
-    EXPECT_TRUE(s.Leave(*joined).ok());
+    Require(s.Mapped(joined));
+    Require(s.Allocate(joined, 0, 4096, "next"));
+    EXPECT_TRUE(s.Leave(joined).ok());
   }
 
   std::unique_ptr<RawSession> OpenSession() {

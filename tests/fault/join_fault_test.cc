@@ -94,9 +94,8 @@ class JoinFaultTest : public FaultTest {};
 
 TEST_F(JoinFaultTest, ASizeThatIsNotGranularIsRoundedUp) {
   auto session = OpenSession();
-  auto joined = session->Join(session->JoinRequest("round", 0, 1, 1));
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  EXPECT_EQ(joined->heap_bytes(), joined->granularity_bytes());
+  auto joined = Require(session->Join(session->JoinRequest("round", 0, 1, 1)));
+  EXPECT_EQ(joined.heap_bytes(), joined.granularity_bytes());
 }
 
 TEST_F(JoinFaultTest, RanksThatDisagreeAboutTheirNumberAreNamed) {
@@ -145,11 +144,10 @@ TEST_F(JoinFaultTest, ARankThatNeverReadsItsDescriptorsFailsTheJobByName) {
   auto reader = OpenSession(), sleeper = OpenSession();
   auto other = std::async(std::launch::async,
                           [&] { return sleeper->Join(sleeper->JoinRequest("sleepy", 1, 2)); });
-  auto joined = reader->Join(reader->JoinRequest("sleepy", 0, 2));
-  ASSERT_TRUE(joined.ok()) << joined.status();
+  auto joined = Require(reader->Join(reader->JoinRequest("sleepy", 0, 2)));
   ASSERT_TRUE(other.get().ok());
   ASSERT_TRUE(reader->ReceiveDescriptors(5).ok());
-  auto mapped = reader->Mapped(*joined);
+  auto mapped = reader->Mapped(joined);
   EXPECT_FALSE(mapped.ok());
   EXPECT_TRUE(absl::StrContains(mapped.status().message(), "rank 1")) << mapped.status();
 }
@@ -158,12 +156,10 @@ TEST_F(JoinFaultTest, ARankThatCannotMapFailsEveryMappedWithItsReason) {
   auto first = OpenSession(), second = OpenSession();
   auto other = std::async(std::launch::async,
                           [&] { return second->Join(second->JoinRequest("nomap", 1, 2)); });
-  auto joined = first->Join(first->JoinRequest("nomap", 0, 2));
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  auto joined_second = other.get();
-  ASSERT_TRUE(joined_second.ok());
-  auto waiting = std::async(std::launch::async, [&] { return first->Mapped(*joined); });
-  (void)second->Mapped(*joined_second, 0, "no address space left\nfor this");
+  auto joined = Require(first->Join(first->JoinRequest("nomap", 0, 2)));
+  auto joined_second = Require(other.get());
+  auto waiting = std::async(std::launch::async, [&] { return first->Mapped(joined); });
+  (void)second->Mapped(joined_second, 0, "no address space left\nfor this");
   auto mapped = waiting.get();
   EXPECT_EQ(mapped.status().code(), absl::StatusCode::kAborted) << mapped.status();
   EXPECT_TRUE(absl::StrContains(mapped.status().message(), "rank 1")) << mapped.status();
@@ -225,12 +221,8 @@ class BadAllocationTest : public FaultTest, public ::testing::WithParamInterface
 
 TEST_P(BadAllocationTest, IsRefusedAndTheNextOneWorks) {
   auto joined = JoinAlone("alloc");
-  iris::v1::OperateRequest request;
-  request.set_session_id(joined.session->id());
-  request.set_job_id(joined.reply.job_id());
-  request.set_k(0);
-  request.mutable_allocate()->set_bytes(4096);
-  request.mutable_allocate()->set_alignment_bytes(1024);
+  iris::v1::OperateRequest request =
+      AllocateRequestOf(joined.session->id(), joined.reply, 0, 4096, "");
   GetParam().spoil(*request.mutable_allocate());
   auto result = joined.session->Operate(request);
   EXPECT_EQ(result.status().code(), GetParam().code) << result.status();
@@ -292,12 +284,7 @@ class OperationFaultTest : public FaultTest {
   }
 
   iris::v1::OperateRequest Request(int rank, uint64_t k) {
-    iris::v1::OperateRequest request;
-    request.set_session_id(sessions_[rank]->id());
-    request.set_job_id(replies_[rank].job_id());
-    request.set_k(k);
-    request.set_timeout_ms(20'000);
-    return request;
+    return OperateRequestOf(sessions_[rank]->id(), replies_[rank], k);
   }
 
   // Both ranks ask at once.

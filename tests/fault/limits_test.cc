@@ -117,11 +117,10 @@ TEST_F(LimitsTest, SessionsThatSendWhatDoesNotCloseCostIrisdNothing) {
         wire::SendFrame(session->socket(), wire::FrameType::kAck, wire::AckPayload{}, {&fd, 1})
             .ok());
     slow.back().socket.Reset();
-    const absl::StatusOr<wire::Frame> told =
-        ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(60));
-    ASSERT_TRUE(told.ok()) << told.status();
-    ASSERT_EQ(told->type, wire::FrameType::kError);
-    const absl::Status why = wire::StatusFromErrorPayload(*told->As<wire::ErrorPayload>());
+    const auto told =
+        Require(ReceiveFrameBefore(session->socket(), absl::Now() + absl::Seconds(60)));
+    ASSERT_EQ(told.type, wire::FrameType::kError);
+    const absl::Status why = wire::StatusFromErrorPayload(*told.As<wire::ErrorPayload>());
     // A busy machine may not have seen the end of the earlier ones, which is the other reason.
     EXPECT_TRUE(absl::StrContains(why.message(), "its close may wait for others") ||
                 (i >= kMostClosing && absl::IsResourceExhausted(why) &&
@@ -147,32 +146,26 @@ TEST_F(LimitsTest, RefusedConnectionsThatDoNotCloseCostIrisdNothing) {
     ASSERT_TRUE(daemon_->Suspend().ok());
     std::vector<wire::UniqueFd> clients;
     for (int i = 0; i < kAtOnce; ++i) {
-      auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
-      ASSERT_TRUE(socket.ok()) << socket.status();
+      auto socket = Require(Connect(daemon_->session_socket(), SOCK_SEQPACKET));
       if (i == 0) slow.emplace_back(600);
-      SendFd(socket->get(), i == 0 ? slow.back().socket.get() : STDERR_FILENO);
+      SendFd(socket.get(), i == 0 ? slow.back().socket.get() : STDERR_FILENO);
       if (i == 0) slow.back().socket.Reset();
-      clients.push_back(*std::move(socket));
+      clients.push_back(std::move(socket));
     }
     ASSERT_TRUE(daemon_->Resume().ok());
     for (const wire::UniqueFd& client : clients) {
-      const absl::StatusOr<wire::Frame> frame =
-          ReceiveFrameBefore(client.get(), absl::Now() + absl::Seconds(60));
-      ASSERT_TRUE(frame.ok()) << frame.status();
-      EXPECT_EQ(frame->type, wire::FrameType::kError);
+      const auto frame = Require(ReceiveFrameBefore(client.get(), absl::Now() + absl::Seconds(60)));
+      EXPECT_EQ(frame.type, wire::FrameType::kError);
     }
     EXPECT_LE(daemon_->OpenFds(), before + 64);
   }
-  auto status = daemon_->GetStatus();
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_GE(status->closing_troubles_total(), 1u);
+  auto status = Require(daemon_->GetStatus());
+  EXPECT_GE(status.closing_troubles_total(), 1u);
   EXPECT_TRUE(absl::StrContains(daemon_->Log(), "connections of clients are slow to close"))
       << daemon_->Log();
   // It ends, whatever hangs.
   const absl::Time start = absl::Now();
-  auto code = daemon_->Stop(absl::Seconds(60));
-  ASSERT_TRUE(code.ok()) << code.status();
-  EXPECT_EQ(*code, 0);
+  EXPECT_EQ(Require(daemon_->Stop(absl::Seconds(60))), 0);
   EXPECT_LT(absl::Now() - start, absl::Seconds(300));
   daemon_.reset();
 }
@@ -180,8 +173,7 @@ TEST_F(LimitsTest, RefusedConnectionsThatDoNotCloseCostIrisdNothing) {
 TEST_F(LimitsTest, AHeapBeyondTheDeviceSaysWhoHoldsTheRest) {
   StartDaemon({.n_devices = 1, .device_memory = "64MiB"});
   auto holder = OpenSession();
-  auto held = holder->Join(holder->JoinRequest("holder", 0, 1, 48 << 20));
-  ASSERT_TRUE(held.ok()) << held.status();
+  Require(holder->Join(holder->JoinRequest("holder", 0, 1, 48 << 20)));
   auto second = OpenSession();
   auto refused = second->Join(second->JoinRequest("second", 0, 1, 32 << 20));
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
@@ -191,9 +183,8 @@ TEST_F(LimitsTest, AHeapBeyondTheDeviceSaysWhoHoldsTheRest) {
 
 TEST_F(LimitsTest, NonceAttestationServesAsWell) {
   StartDaemon({.flags = {"--attestation", "nonce"}});
-  auto status = daemon_->GetStatus();
-  ASSERT_TRUE(status.ok()) << status.status();
-  EXPECT_EQ(status->attestation(), "nonce");
+  auto status = Require(daemon_->GetStatus());
+  EXPECT_EQ(status.attestation(), "nonce");
 }
 
 }  // namespace

@@ -149,18 +149,15 @@ TEST_F(ProtocolTest, ARefusedClientFindsTheReasonBehindABrokenPipe) {
   StartDaemon({.flags = {"--max-sessions-per-tenant", "1"}});
   auto only = OpenSession();
   for (const bool wait : {true, false}) {
-    auto socket = Connect(daemon_->session_socket(), SOCK_SEQPACKET);
-    ASSERT_TRUE(socket.ok()) << socket.status();
-    struct pollfd closed = {socket->get(), POLLRDHUP, 0};
+    auto socket = Require(Connect(daemon_->session_socket(), SOCK_SEQPACKET));
+    struct pollfd closed = {socket.get(), POLLRDHUP, 0};
     // It may be refused before it has said anything, or when it has.
     if (wait) poll(&closed, 1, 2000);
-    wire::SendFrame(socket->get(), wire::FrameType::kHello, wire::HelloPayload()).IgnoreError();
-    auto frame = ReceiveFrameBefore(socket->get(), absl::Now() + absl::Seconds(20));
-    ASSERT_TRUE(frame.ok()) << frame.status();
-    ASSERT_EQ(frame->type, wire::FrameType::kError);
-    const auto error = frame->As<wire::ErrorPayload>();
-    ASSERT_TRUE(error.ok());
-    EXPECT_EQ(wire::StatusFromErrorPayload(*error).code(), StatusCode::kResourceExhausted);
+    wire::SendFrame(socket.get(), wire::FrameType::kHello, wire::HelloPayload()).IgnoreError();
+    auto frame = Require(ReceiveFrameBefore(socket.get(), absl::Now() + absl::Seconds(20)));
+    ASSERT_EQ(frame.type, wire::FrameType::kError);
+    const auto error = Require(frame.As<wire::ErrorPayload>());
+    EXPECT_EQ(wire::StatusFromErrorPayload(error).code(), StatusCode::kResourceExhausted);
   }
 }
 
@@ -169,25 +166,23 @@ TEST_F(ProtocolTest, ALinkIsOfTheDeviceThatItsRankNames) {
   ASSERT_NE(session, nullptr);
   auto request = session->JoinRequest("link", 0, 1);
   request.set_local_rank(3);
-  auto joined = session->Join(request);
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  ASSERT_GT(joined->link_bytes(), 0u);
+  auto joined = Require(session->Join(request));
+  ASSERT_GT(joined.link_bytes(), 0u);
   std::map<wire::DescriptorKind, wire::DescriptorRecord> records;
   while (records.size() < 4) {
-    auto received = session->ReceiveDescriptors(1);
-    ASSERT_TRUE(received.ok()) << received.status();
-    for (const auto& [record, fd] : *received) {
+    auto received = Require(session->ReceiveDescriptors(1));
+    for (const auto& [record, fd] : received) {
       records[static_cast<wire::DescriptorKind>(record.kind)] = record;
     }
     if (records.count(wire::DescriptorKind::kSegment) != 0) break;  // links come with it or after
   }
   const auto link = records.find(wire::DescriptorKind::kLink);
   ASSERT_NE(link, records.end());
-  EXPECT_EQ(link->second.rank, joined->peers(0).device_index());
-  EXPECT_EQ(link->second.bytes, joined->link_bytes());
+  EXPECT_EQ(link->second.rank, joined.peers(0).device_index());
+  EXPECT_EQ(link->second.bytes, joined.link_bytes());
   EXPECT_EQ(link->second.segment_id, 0u);
-  EXPECT_TRUE(session->Mapped(*joined).ok());
-  EXPECT_TRUE(session->Leave(*joined).ok());
+  EXPECT_TRUE(session->Mapped(joined).ok());
+  EXPECT_TRUE(session->Leave(joined).ok());
 }
 
 }  // namespace

@@ -100,9 +100,7 @@ TEST_F(SessionFaultTest, WrongMagicIsRefused) {
 
 TEST_F(SessionFaultTest, UnknownTypeIsRefused) {
   wire::UniqueFd socket = ConnectSession();
-  FrameHeader header;
-  header.type = 999;
-  Send(socket.get(), Packet(header, {}));
+  Send(socket.get(), Packet({.type = 999}, {}));
   EXPECT_EQ(ErrorThenClosed(socket.get()).code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -162,10 +160,9 @@ TEST_F(SessionFaultTest, DescriptorsNobodyAskedForAreClosedAndEndTheSession) {
     owned.emplace_back(::memfd_create("unasked", MFD_CLOEXEC));
     fds.push_back(owned.back().get());
   }
-  FrameHeader header;
-  header.type = static_cast<uint16_t>(FrameType::kAck);
-  header.payload_bytes = sizeof(wire::AckPayload);
-  std::vector<uint8_t> packet = Packet(header, std::vector<uint8_t>(sizeof(wire::AckPayload)));
+  std::vector<uint8_t> packet = Packet(
+      {.type = static_cast<uint16_t>(FrameType::kAck), .payload_bytes = sizeof(wire::AckPayload)},
+      std::vector<uint8_t>(sizeof(wire::AckPayload)));
   std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
   struct iovec data = {packet.data(), packet.size()};
   struct msghdr message = {};
@@ -219,11 +216,8 @@ class RpcSocketFaultTest : public SessionFaultTest {
                                uint64_t k) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    iris::v1::OperateRequest request;
-    request.set_session_id(joined.session->id());
-    request.set_job_id(joined.reply.job_id());
-    request.set_k(k);
-    request.mutable_allocate()->set_bytes(4096);
+    const iris::v1::OperateRequest request =
+        AllocateRequestOf(joined.session->id(), joined.reply, k, 4096, "");
     iris::v1::OperateReply reply;
     const grpc::Status status = heap.Operate(&context, request, &reply);
     EXPECT_EQ(reply.outcome().code(), 0u) << reply.outcome().text();
@@ -244,11 +238,9 @@ TEST_F(RpcSocketFaultTest, ALostOneIsReplacedAndTheRankIsStillThere) {
               grpc::StatusCode::UNAVAILABLE);
     if (k < 2) continue;
     grpc::ClientContext context;
-    iris::v1::LeaveRequest leave;
-    leave.set_session_id(joined.session->id());
-    leave.set_job_id(joined.reply.job_id());
     iris::v1::LeaveReply left;
-    EXPECT_TRUE(heap->Leave(&context, leave, &left).ok());
+    EXPECT_TRUE(
+        heap->Leave(&context, LeaveRequestOf(joined.session->id(), joined.reply), &left).ok());
   }
   joined.reply.clear_job_id();  // it has left
   EXPECT_FALSE(absl::StrContains(daemon_->Log(), "rank_hung_up")) << daemon_->Log();
@@ -343,10 +335,9 @@ TEST_F(SessionFaultTest, AProcessThatForksAndDiesIsGoneAlthoughItsSocketIsOpen) 
 
 TEST_F(SessionFaultTest, GarbageOnTheAdminSocketHarmsNobody) {
   for (int i = 0; i < 20; ++i) {
-    auto socket = Connect(daemon_->admin_socket(), SOCK_STREAM);
-    ASSERT_TRUE(socket.ok()) << socket.status();
+    auto socket = Require(Connect(daemon_->admin_socket(), SOCK_STREAM));
     const std::string garbage(64 << 10, static_cast<char>('A' + i));
-    (void)!::send(socket->get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)!::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   ServeOneClient();
 }
@@ -354,9 +345,7 @@ TEST_F(SessionFaultTest, GarbageOnTheAdminSocketHarmsNobody) {
 TEST_F(SessionFaultTest, SilentConnectionsToTheAdminSocketHarmNobody) {
   std::vector<wire::UniqueFd> silent;
   for (int i = 0; i < 50; ++i) {
-    auto socket = Connect(daemon_->admin_socket(), SOCK_STREAM);
-    ASSERT_TRUE(socket.ok()) << socket.status();
-    silent.push_back(*std::move(socket));
+    silent.push_back(Require(Connect(daemon_->admin_socket(), SOCK_STREAM)));
   }
   ServeOneClient();
   EXPECT_TRUE(daemon_->GetStatus().ok());
@@ -364,11 +353,9 @@ TEST_F(SessionFaultTest, SilentConnectionsToTheAdminSocketHarmNobody) {
 
 TEST_F(SessionFaultTest, NoClientCanTruncateWhatOthersHaveMapped) {
   auto session = OpenSession();
-  auto joined = session->Join(session->JoinRequest("seal", 0, 1));
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  auto descriptors = session->ReceiveDescriptors(3);
-  ASSERT_TRUE(descriptors.ok()) << descriptors.status();
-  for (const auto& [record, fd] : *descriptors) {
+  Require(session->Join(session->JoinRequest("seal", 0, 1)));
+  auto descriptors = Require(session->ReceiveDescriptors(3));
+  for (const auto& [record, fd] : descriptors) {
     EXPECT_NE(::ftruncate(fd.get(), 0), 0) << "kind " << record.kind;
     EXPECT_NE(::ftruncate(fd.get(), 1 << 30), 0) << "kind " << record.kind;
     const int seals = ::fcntl(fd.get(), F_GET_SEALS);
@@ -384,11 +371,9 @@ TEST_F(SessionFaultTest, NoClientCanTruncateWhatOthersHaveMapped) {
 
 TEST_F(SessionFaultTest, PagesThatARankMayNotWriteComeReadOnly) {
   auto session = OpenSession();
-  auto joined = session->Join(session->JoinRequest("pages", 0, 1));
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  auto descriptors = session->ReceiveDescriptors(3);
-  ASSERT_TRUE(descriptors.ok()) << descriptors.status();
-  for (const auto& [record, fd] : *descriptors) {
+  Require(session->Join(session->JoinRequest("pages", 0, 1)));
+  auto descriptors = Require(session->ReceiveDescriptors(3));
+  for (const auto& [record, fd] : descriptors) {
     const int access = ::fcntl(fd.get(), F_GETFL) & O_ACCMODE;
     const bool read_only =
         record.kind == static_cast<uint32_t>(wire::DescriptorKind::kStatusPage) ||
@@ -401,11 +386,9 @@ TEST_F(SessionFaultTest, PreallocReservesThePages) {
   auto session = OpenSession();
   iris::v1::JoinRequest request = session->JoinRequest("prealloc", 0, 1, 8 << 20);
   request.set_prealloc(true);
-  auto joined = session->Join(request);
-  ASSERT_TRUE(joined.ok()) << joined.status();
-  auto descriptors = session->ReceiveDescriptors(3);
-  ASSERT_TRUE(descriptors.ok()) << descriptors.status();
-  for (const auto& [record, fd] : *descriptors) {
+  Require(session->Join(request));
+  auto descriptors = Require(session->ReceiveDescriptors(3));
+  for (const auto& [record, fd] : descriptors) {
     if (record.kind != static_cast<uint32_t>(wire::DescriptorKind::kSegment)) continue;
     struct stat info = {};
     ASSERT_EQ(::fstat(fd.get(), &info), 0);

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/sandbox/sanitizers.h"
+#include "tests/cc/require.h"
 #include "tests/integration/daemon_harness.h"
 
 namespace iris::testing {
@@ -44,35 +45,28 @@ RunResult RunIrisdOnMount(const std::string& directory, const std::string& optio
 }
 
 TEST(StartupFaultTest, ASecondIrisdNamesTheFirstAndHarmsNothing) {
-  auto first = Daemon::Start();
-  ASSERT_TRUE(first.ok()) << first.status();
-  const RunResult second =
-      RunIrisd({"--runtime-dir", (*first)->runtime_dir(), "--emu-devices", "1"});
+  auto first = Require(Daemon::Start());
+  const RunResult second = RunIrisd({"--runtime-dir", first->runtime_dir(), "--emu-devices", "1"});
   EXPECT_EQ(second.exit_code, 1) << second.output;
-  EXPECT_TRUE(absl::StrContains(second.output, absl::StrCat((*first)->pid()))) << second.output;
-  EXPECT_TRUE((*first)->GetStatus().ok());
-  EXPECT_TRUE(RawSession::Open((*first)->session_socket()).ok());
+  EXPECT_TRUE(absl::StrContains(second.output, absl::StrCat(first->pid()))) << second.output;
+  EXPECT_TRUE(first->GetStatus().ok());
+  EXPECT_TRUE(RawSession::Open(first->session_socket()).ok());
 }
 
 TEST(StartupFaultTest, AfterAKillTheNextIrisdTakesOverTheDirectory) {
   TempDir dir;
   const std::string runtime_dir = dir.path() + "/run";
-  auto first = Daemon::Start({.runtime_dir = runtime_dir});
-  ASSERT_TRUE(first.ok()) << first.status();
-  (*first)->Kill();
-  auto second = Daemon::Start({.runtime_dir = runtime_dir});
-  ASSERT_TRUE(second.ok()) << second.status();
-  EXPECT_TRUE(RawSession::Open((*second)->session_socket()).ok());
+  auto first = Require(Daemon::Start({.runtime_dir = runtime_dir}));
+  first->Kill();
+  auto second = Require(Daemon::Start({.runtime_dir = runtime_dir}));
+  EXPECT_TRUE(RawSession::Open(second->session_socket()).ok());
 }
 
 TEST(StartupFaultTest, AStopLeavesNoFileBehind) {
   TempDir dir;
   const std::string runtime_dir = dir.path() + "/run";
-  auto daemon = Daemon::Start({.runtime_dir = runtime_dir});
-  ASSERT_TRUE(daemon.ok()) << daemon.status();
-  auto code = (*daemon)->Stop();
-  ASSERT_TRUE(code.ok()) << code.status();
-  EXPECT_EQ(*code, 0);
+  auto daemon = Require(Daemon::Start({.runtime_dir = runtime_dir}));
+  EXPECT_EQ(Require(daemon->Stop()), 0);
   EXPECT_FALSE(std::filesystem::exists(runtime_dir));
 }
 

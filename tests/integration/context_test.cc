@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "device/base/descriptors.h"
+#include "tests/cc/require.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/integration/require.h"
@@ -45,6 +46,7 @@ using testing::Daemon;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::RankProcesses;
+using testing::Require;
 using testing::Text;
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -73,9 +75,7 @@ void WaitForLine(const std::string& wanted) {
 
 // Writes and reads every peer's memory.
 int Basics(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   const uint32_t n = context.n_ranks(), me = context.rank();
   REQUIRE(context.peer_pid(me) == getpid());
   REQUIRE(context.heap_bases().size() == n);
@@ -83,15 +83,14 @@ int Basics(const std::vector<std::string>&) {
   REQUIRE(context.stride_bytes() >= 64 * kMiB);
   REQUIRE(context.Health().ok());
 
-  auto x = context.Allocate({.bytes = n * sizeof(uint32_t), .name = "x", .dtype = DType::kI32});
-  REQUIRE_OK(x);
-  REQUIRE(x->offset_bytes % 1024 == 0);
-  REQUIRE(context.IsSymmetric(x->address, n * 4));
-  const auto location = context.Locate(x->address);
-  REQUIRE_OK(location);
-  REQUIRE(location->rank == me && location->offset_bytes == x->offset_bytes);
+  auto x =
+      Require(context.Allocate({.bytes = n * sizeof(uint32_t), .name = "x", .dtype = DType::kI32}));
+  REQUIRE(x.offset_bytes % 1024 == 0);
+  REQUIRE(context.IsSymmetric(x.address, n * 4));
+  const auto location = Require(context.Locate(x.address));
+  REQUIRE(location.rank == me && location.offset_bytes == x.offset_bytes);
 
-  uint32_t* mine = x->As<uint32_t>();
+  uint32_t* mine = x.As<uint32_t>();
   for (uint32_t i = 0; i < n; ++i) REQUIRE(mine[i] == 0);  // fresh heaps are zero
   REQUIRE_OK(context.Barrier());
   for (uint32_t to = 0; to < n; ++to) context.Translate(to, mine)[me] = 100 + me;
@@ -103,13 +102,13 @@ int Basics(const std::vector<std::string>&) {
     REQUIRE(context.Translate(me, context.Translate(from, mine)) != nullptr);
   }
   const DeviceContext device = context.device_context();
-  REQUIRE(device.base + me * device.stride_bytes + x->offset_bytes ==
+  REQUIRE(device.base + me * device.stride_bytes + x.offset_bytes ==
           reinterpret_cast<uint64_t>(mine));
   REQUIRE(device.abort_word != nullptr && *device.abort_word == 0);
   REQUIRE(device.world.size == n && device.world.index == me);
   REQUIRE_OK(context.Barrier());
   std::cout << "same_address=" << context.same_address() << std::endl;
-  REQUIRE_OK(context.Free(*x));
+  REQUIRE_OK(context.Free(x));
   REQUIRE_OK(context.Leave());
   REQUIRE(Has(context.Barrier(), StatusCode::kFailedPrecondition, "left the job"));
   return 0;
@@ -117,15 +116,12 @@ int Basics(const std::vector<std::string>&) {
 
 // Puts, gets, signals and atomics of the host.
 int HostTransfers(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   const uint32_t n = context.n_ranks(), me = context.rank(), next = (me + 1) % n;
   REQUIRE(context.first_local() == 0 && context.n_local() == n && context.Reaches(next));
   REQUIRE(context.local()->ranks.size() == n);
-  auto words = context.Allocate<uint64_t>(64, "words");
-  REQUIRE_OK(words);
-  uint64_t* const mine = words->get();
+  auto words = Require(context.Allocate<uint64_t>(64, "words"));
+  uint64_t* const mine = words.get();
   const uint64_t values[] = {me + 10, me + 20, me + 30, me + 40};
   REQUIRE_OK(context.Put(next, mine, values, 4, {mine + 8, 1, SignalOp::kAdd}));
   while (__atomic_load_n(mine + 8, __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
@@ -159,34 +155,27 @@ int HostTransfers(const std::vector<std::string>&) {
 }
 
 int FreeAndReuse(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
-  auto a = context.Allocate({.bytes = 4 * kMiB});
-  REQUIRE_OK(a);
-  std::memset(a->address, static_cast<int>(context.rank() + 1), a->bytes);
+  Context context = Require(Context::Create(Small()));
+  auto a = Require(context.Allocate({.bytes = 4 * kMiB}));
+  std::memset(a.address, static_cast<int>(context.rank() + 1), a.bytes);
   REQUIRE_OK(context.Barrier());
-  REQUIRE_OK(context.Free(*a));
+  REQUIRE_OK(context.Free(a));
   // The range is free only now that every rank has freed it; the next allocation gets it.
-  auto b = context.Allocate({.bytes = 4 * kMiB});
-  REQUIRE_OK(b);
-  REQUIRE(b->offset_bytes == a->offset_bytes);
-  REQUIRE_OK(context.Free(*b));
-  REQUIRE(Has(context.Free(*b), StatusCode::kInvalidArgument, "free"));  // a double free
+  auto b = Require(context.Allocate({.bytes = 4 * kMiB}));
+  REQUIRE(b.offset_bytes == a.offset_bytes);
+  REQUIRE_OK(context.Free(b));
+  REQUIRE(Has(context.Free(b), StatusCode::kInvalidArgument, "free"));  // a double free
   // Still in step.
   REQUIRE_OK(context.Allocate({.bytes = 1}));
   return 0;
 }
 
 int Names(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
-  auto a = context.Allocate({.bytes = 64, .name = "weights"});
-  REQUIRE_OK(a);
+  Context context = Require(Context::Create(Small()));
+  auto a = Require(context.Allocate({.bytes = 64, .name = "weights"}));
   REQUIRE(Has(context.Allocate({.bytes = 64, .name = "weights"}).status(),
               StatusCode::kAlreadyExists, "weights"));
-  REQUIRE_OK(context.Free(*a));
+  REQUIRE_OK(context.Free(a));
   REQUIRE_OK(context.Allocate({.bytes = 64, .name = "weights"}));
   REQUIRE(Has(context.Allocate({.bytes = 64, .name = "a\nb"}).status(),
               StatusCode::kInvalidArgument, ""));
@@ -201,9 +190,7 @@ int Names(const std::vector<std::string>&) {
 }
 
 int Mismatch(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   const uint64_t me = context.rank();
   const Status sizes = context.Allocate({.bytes = 1024 + me}).status();
   REQUIRE(Has(sizes, StatusCode::kInvalidArgument, "rank 0"));
@@ -217,11 +204,8 @@ int Mismatch(const std::vector<std::string>&) {
   REQUIRE(Has(context.Allocate({.bytes = 8, .alignment_bytes = 3000}).status(),
               StatusCode::kInvalidArgument, "alignment"));
   // Every rank is still in step.
-  auto a = context.Allocate({.bytes = 1024});
-  REQUIRE_OK(a);
-  auto offset = context.BroadcastValue(a->offset_bytes, 1);
-  REQUIRE_OK(offset);
-  REQUIRE(*offset == a->offset_bytes);
+  auto a = Require(context.Allocate({.bytes = 1024}));
+  REQUIRE(Require(context.BroadcastValue(a.offset_bytes, 1)) == a.offset_bytes);
   return 0;
 }
 
@@ -231,9 +215,7 @@ int LateRank(const std::vector<std::string>&) {
   options.timeout = 30s;
   // Long enough for the call that both make at the end, on a machine that is busy.
   if (absl::string_view(getenv("IRIS_RANK")) == "0") options.timeout = 2s;
-  auto created = Context::Create(options);
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(options));
   if (context.rank() == 1) WaitForLine("go");
   const Status status = context.Allocate({.bytes = 1024}).status();
   REQUIRE(Has(status, StatusCode::kDeadlineExceeded, "rank 1"));
@@ -257,13 +239,10 @@ int TraceRoom(const std::vector<std::string>&) {
 }
 
 int Growth(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   const uint32_t n = context.n_ranks(), me = context.rank();
-  auto first = context.Allocate({.bytes = 1024});
-  REQUIRE_OK(first);
-  *first->As<uint64_t>() = 4711 + me;
+  auto first = Require(context.Allocate({.bytes = 1024}));
+  *first.As<uint64_t>() = 4711 + me;
   const std::vector<void*> bases = context.heap_bases();
   const DeviceContext device = context.device_context();
 
@@ -272,7 +251,7 @@ int Growth(const std::vector<std::string>&) {
   REQUIRE(context.heap_bytes() >= big->offset_bytes + big->bytes);
   REQUIRE(context.heap_bases() == bases);
   REQUIRE(context.device_context().base == device.base);
-  REQUIRE(*first->As<uint64_t>() == 4711 + me);
+  REQUIRE(*first.As<uint64_t>() == 4711 + me);
   REQUIRE(context.IsSymmetric(big->address, big->bytes));
   uint64_t* last = big->As<uint64_t>() + big->bytes / 8 - 1;
   REQUIRE_OK(context.Barrier());
@@ -293,21 +272,16 @@ int Growth(const std::vector<std::string>&) {
 
 // Ranks 0 and 1 allocate as a team more than there is, while the others do something else.
 int TeamGrowth(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
-  auto team = context.CreateTeam({0, 1});
-  REQUIRE_OK(team);
-  if (team->member()) {
-    auto big = context.Allocate({.bytes = 16 * kMiB, .name = "big"}, *team);
-    REQUIRE_OK(big);
-    std::memset(big->address, 1, big->bytes);
+  Context context = Require(Context::Create(Small()));
+  auto team = Require(context.CreateTeam({0, 1}));
+  if (team.member()) {
+    auto big = Require(context.Allocate({.bytes = 16 * kMiB, .name = "big"}, team));
+    std::memset(big.address, 1, big.bytes);
     REQUIRE(context.heap_bytes() >= 16 * kMiB);
   }
   REQUIRE_OK(context.Barrier());
   // The ranks outside have mapped it too: they were asked before it was published.
-  auto all = context.Allocate({.bytes = 1024});
-  REQUIRE_OK(all);
+  Require(context.Allocate({.bytes = 1024}));
   REQUIRE(context.heap_bytes() >= 16 * kMiB);
   uint8_t* of_zero = static_cast<uint8_t*>(context.heap_bases()[0]);
   of_zero[context.heap_bytes() - 1 - context.rank()] = 1;
@@ -315,17 +289,13 @@ int TeamGrowth(const std::vector<std::string>&) {
 }
 
 int Teams(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   const uint32_t me = context.rank();
   // Two teams, each rank in one.
-  auto even = context.CreateTeam({2, 0});
-  REQUIRE_OK(even);
-  auto odd = context.CreateTeam({1, 3});
-  REQUIRE_OK(odd);
-  const Team& own = me % 2 == 0 ? *even : *odd;
-  const Team& other = me % 2 == 0 ? *odd : *even;
+  auto even = Require(context.CreateTeam({2, 0}));
+  auto odd = Require(context.CreateTeam({1, 3}));
+  const Team& own = me % 2 == 0 ? even : odd;
+  const Team& other = me % 2 == 0 ? odd : even;
   REQUIRE(own.member() && !other.member());
   if (me == 0) REQUIRE(own.index == 1);
   if (me == 2) REQUIRE(own.index == 0);
@@ -334,11 +304,9 @@ int Teams(const std::vector<std::string>&) {
   REQUIRE(Has(context.Barrier(other), StatusCode::kFailedPrecondition, "not a member"));
   REQUIRE(Has(context.Allocate({.bytes = 8}, other).status(), StatusCode::kFailedPrecondition,
               "not a member"));
-  auto x = context.Allocate({.bytes = 1024}, own);
-  REQUIRE_OK(x);
-  auto said = context.Broadcast(absl::StrCat("from ", me), me % 2, own);
-  REQUIRE_OK(said);
-  REQUIRE(*said == absl::StrCat("from ", me % 2));
+  auto x = Require(context.Allocate({.bytes = 1024}, own));
+  auto said = Require(context.Broadcast(absl::StrCat("from ", me), me % 2, own));
+  REQUIRE(said == absl::StrCat("from ", me % 2));
   // Its area is clear, also if it was another team's before.
   const auto* area =
       reinterpret_cast<const uint8_t*>(context.heap_bases()[me]) + own.device.sync_offset_bytes;
@@ -347,10 +315,9 @@ int Teams(const std::vector<std::string>&) {
 
   // A team of a team, and of one.
   if (me % 2 == 0) {
-    auto alone = context.CreateTeam({2}, own);
-    REQUIRE_OK(alone);
-    REQUIRE(alone->member() == (me == 2));
-    if (alone->member()) REQUIRE_OK(context.Barrier(*alone));
+    auto alone = Require(context.CreateTeam({2}, own));
+    REQUIRE(alone.member() == (me == 2));
+    if (alone.member()) REQUIRE_OK(context.Barrier(alone));
     REQUIRE(Has(context.CreateTeam({1}, own).status(), StatusCode::kInvalidArgument, "rank 1"));
   }
   REQUIRE(Has(context.CreateTeam({}).status(), StatusCode::kInvalidArgument, ""));
@@ -362,35 +329,30 @@ int Teams(const std::vector<std::string>&) {
   // A refused DestroyTeam is an outcome like any other: the team goes on.
   REQUIRE(Has(context.DestroyTeam(own), StatusCode::kFailedPrecondition, "live allocations"));
   REQUIRE_OK(context.Barrier(own));
-  REQUIRE_OK(context.Free(*x));
+  REQUIRE_OK(context.Free(x));
   REQUIRE_OK(context.DestroyTeam(own));
   REQUIRE(Has(context.Barrier(own), StatusCode::kInvalidArgument, "destroyed"));
   REQUIRE(Has(context.DestroyTeam(context.world()), StatusCode::kInvalidArgument, "world"));
   // Slots are used again; old words in them must not be taken for arrivals.
   for (int round = 0; round < 5; ++round) {
-    auto team = context.CreateTeam({3, 2, 1, 0});
-    REQUIRE_OK(team);
-    REQUIRE(team->index == static_cast<int>(3 - me));
-    for (int i = 0; i < round; ++i) REQUIRE_OK(context.Barrier(*team));
-    auto* dirty = static_cast<uint8_t*>(context.heap_bases()[me]) + team->device.sync_offset_bytes;
+    auto team = Require(context.CreateTeam({3, 2, 1, 0}));
+    REQUIRE(team.index == static_cast<int>(3 - me));
+    for (int i = 0; i < round; ++i) REQUIRE_OK(context.Barrier(team));
+    auto* dirty = static_cast<uint8_t*>(context.heap_bases()[me]) + team.device.sync_offset_bytes;
     for (uint64_t i = 0; i < kSyncAreaBytes; ++i) REQUIRE(dirty[i] == 0);
-    REQUIRE_OK(context.Barrier(*team));
+    REQUIRE_OK(context.Barrier(team));
     std::memset(dirty, 0xff, kSyncAreaBytes);
-    REQUIRE_OK(context.DestroyTeam(*team));
+    REQUIRE_OK(context.DestroyTeam(team));
   }
   return 0;
 }
 
 int Broadcasts(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   const uint32_t me = context.rank();
   for (const size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{1} << 20}) {
     const std::string value(size, static_cast<char>('a' + me));
-    auto got = context.Broadcast(value, 1);
-    REQUIRE_OK(got);
-    REQUIRE(*got == std::string(size, 'b'));
+    REQUIRE(Require(context.Broadcast(value, 1)) == std::string(size, 'b'));
   }
   REQUIRE(Has(context.Broadcast(std::string(8 << 20, 'x'), 1).status(),
               StatusCode::kInvalidArgument, "1 MiB are allowed"));
@@ -399,20 +361,16 @@ int Broadcasts(const std::vector<std::string>&) {
     int a;
     double b;
   };
-  auto pair = context.BroadcastValue(Pair{static_cast<int>(me), 0.5}, 0);
-  REQUIRE_OK(pair);
-  REQUIRE(pair->a == 0 && pair->b == 0.5);
+  auto pair = Require(context.BroadcastValue(Pair{static_cast<int>(me), 0.5}, 0));
+  REQUIRE(pair.a == 0 && pair.b == 0.5);
   return 0;
 }
 
 // Says "ready", then does what `args[0]` says until an error comes, and prints it.
 int UntilError(const std::vector<std::string>& args) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   const uint32_t victim = 2;
-  auto team = context.CreateTeam({0, 1, 3});
-  REQUIRE_OK(team);
+  auto team = Require(context.CreateTeam({0, 1, 3}));
   REQUIRE_OK(context.Barrier());
   std::cout << "ready" << std::endl;
   const bool is_victim = context.rank() == victim;
@@ -425,7 +383,7 @@ int UntilError(const std::vector<std::string>& args) {
     status = context.Barrier();
   } else if (args[0] == "other_team") {
     if (is_victim) WaitForLine("never");
-    while (status.ok()) status = context.Barrier(*team);
+    while (status.ok()) status = context.Barrier(team);
   } else if (args[0] == "allocate") {
     if (is_victim) WaitForLine("never");
     status = context.Allocate({.bytes = 1024}).status();
@@ -464,8 +422,8 @@ int UntilError(const std::vector<std::string>& args) {
   std::cout << "next " << Text(context.Allocate({.bytes = 8}).status()) << std::endl;
   if (args[0] == "leave") {
     // Teams without the rank go on.
-    std::cout << "team " << Text(context.Barrier(*team)) << std::endl;
-    std::cout << "team_allocate " << Text(context.Allocate({.bytes = 8}, *team).status())
+    std::cout << "team " << Text(context.Barrier(team)) << std::endl;
+    std::cout << "team_allocate " << Text(context.Allocate({.bytes = 8}, team).status())
               << std::endl;
   }
   // Mapped memory stays, the dead rank's too.
@@ -478,9 +436,7 @@ int UntilError(const std::vector<std::string>& args) {
 
 // Rank 1's session ends while its process runs on.
 int HangUp(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   REQUIRE_OK(context.Barrier());
   if (context.rank() == 1) {
     bool found = false;
@@ -503,12 +459,9 @@ int HangUp(const std::vector<std::string>&) {
 }
 
 int Fork(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
-  auto x = context.Allocate({.bytes = 1024});
-  REQUIRE_OK(x);
-  *x->As<int>() = 5;
+  Context context = Require(Context::Create(Small()));
+  auto x = Require(context.Allocate({.bytes = 1024}));
+  *x.As<int>() = 5;
   const pid_t child = fork();
   if (child == 0) {
 #if defined(IRIS_ASAN)
@@ -517,14 +470,14 @@ int Fork(const std::vector<std::string>&) {
     const StatusCode code = StatusCode::kFailedPrecondition;
     REQUIRE(Has(context.Barrier(), code, "parent process"));
     REQUIRE(Has(context.Allocate({.bytes = 8}).status(), code, "parent process"));
-    REQUIRE(Has(context.Free(*x), code, "parent process"));
+    REQUIRE(Has(context.Free(x), code, "parent process"));
     REQUIRE(Has(context.Broadcast("v", 0).status(), code, "parent process"));
     REQUIRE(Has(context.CreateTeam({0}).status(), code, "parent process"));
     REQUIRE(Has(context.Grow(1), code, "parent process"));
     REQUIRE(Has(context.Health(), code, "parent process"));
     REQUIRE(Has(context.Leave(), code, "parent process"));
     REQUIRE(Has(Context::Create(Small()).status(), code, "forked"));
-    *created = Context();  // the destructor touches nothing
+    context = Context();  // the destructor touches nothing
     std::cout << "child ends" << std::endl;
     std::exit(0);  // with all of atexit
   }
@@ -532,7 +485,7 @@ int Fork(const std::vector<std::string>&) {
   REQUIRE(waitpid(child, &status, 0) == child);
   REQUIRE(status == 0);
   // The parent and its peers are as before.
-  REQUIRE(*x->As<int>() == 5);
+  REQUIRE(*x.As<int>() == 5);
   REQUIRE_OK(context.Allocate({.bytes = 8}));
   REQUIRE_OK(context.Health());
   REQUIRE_OK(context.Barrier());
@@ -546,15 +499,14 @@ int DaemonGone(const std::vector<std::string>&) {
   auto created = Context::Create(options);
   REQUIRE_OK(created);
   Context& context = *created;
-  auto x = context.Allocate({.bytes = 4096});
-  REQUIRE_OK(x);
+  auto x = Require(context.Allocate({.bytes = 4096}));
   const uint32_t n = context.n_ranks(), me = context.rank();
   std::cout << "ready" << std::endl;
   WaitForLine("gone");
   for (uint32_t i = 0; i < 50; ++i) {
-    context.Translate((me + 1) % n, x->As<uint32_t>())[i] = 1000 * i + me;
+    context.Translate((me + 1) % n, x.As<uint32_t>())[i] = 1000 * i + me;
     REQUIRE_OK(context.Barrier());
-    REQUIRE(x->As<uint32_t>()[i] == 1000 * i + (me + n - 1) % n);
+    REQUIRE(x.As<uint32_t>()[i] == 1000 * i + (me + n - 1) % n);
   }
   REQUIRE(context.Health().ok());
   const absl::Time start = absl::Now();
@@ -568,7 +520,7 @@ int DaemonGone(const std::vector<std::string>&) {
   } while (status.code() == StatusCode::kUnavailable && absl::Now() < deadline);
   std::cout << "after_restart " << Text(status) << std::endl;
   REQUIRE_OK(context.Barrier());
-  x->As<uint32_t>()[0] = 1;
+  x.As<uint32_t>()[0] = 1;
   *created = Context();  // does not hang
   // And a new context works.
   created = Context::Create(options);
@@ -581,9 +533,7 @@ int DaemonGone(const std::vector<std::string>&) {
 int DaemonStopped(const std::vector<std::string>&) {
   ContextOptions options = Small();
   options.timeout = 2s;  // long enough for the calls at the end, on a machine that is busy
-  auto created = Context::Create(options);
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(options));
   std::cout << "ready" << std::endl;
   WaitForLine("stopped");
   const Status status = context.Allocate({.bytes = 2048}).status();
@@ -596,9 +546,7 @@ int DaemonStopped(const std::vector<std::string>&) {
   StatusOr<Allocation> next = context.Allocate({.bytes = 1024});
   for (int i = 0; i < 20 && !next.ok(); ++i) next = context.Allocate({.bytes = 1024});
   REQUIRE_OK(next);
-  auto offset = context.BroadcastValue(next->offset_bytes, 0);
-  REQUIRE_OK(offset);
-  REQUIRE(*offset == next->offset_bytes);
+  REQUIRE(Require(context.BroadcastValue(next->offset_bytes, 0)) == next->offset_bytes);
   return 0;
 }
 
@@ -632,8 +580,7 @@ int LittleAddressSpace(const std::vector<std::string>&) {
 }
 
 int HoldMemory(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
+  auto created = Require(Context::Create(Small()));
   std::cout << "ready" << std::endl;
   WaitForLine("end");
   return 0;
@@ -647,11 +594,8 @@ class ContextTest : public ::testing::Test {
 
   void StartDaemon(const testing::DaemonOptions& options) {
     daemon_.reset();
-    auto daemon = Daemon::Start(options);
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-    auto status = daemon_->GetStatus();
-    ASSERT_TRUE(status.ok()) << status.status();
+    daemon_ = Require(Daemon::Start(options));
+    Require(daemon_->GetStatus());
     idle_fds_ = daemon_->OpenFds();
   }
 
@@ -707,10 +651,9 @@ class ContextTest : public ::testing::Test {
   void ExpectIdleHeap() {
     const absl::Time deadline = absl::Now() + absl::Seconds(30);
     for (;;) {
-      auto status = daemon_->GetStatus();
-      ASSERT_TRUE(status.ok()) << status.status();
-      if (status->heap_bytes() == 0 && status->n_jobs() == 0) return;
-      ASSERT_LT(absl::Now(), deadline) << status->ShortDebugString();
+      auto status = Require(daemon_->GetStatus());
+      if (status.heap_bytes() == 0 && status.n_jobs() == 0) return;
+      ASSERT_LT(absl::Now(), deadline) << status.ShortDebugString();
       absl::SleepFor(absl::Milliseconds(5));
     }
   }
@@ -1148,9 +1091,8 @@ TEST_F(ContextTest, MemoryComesBackAfterKillOfAll) {
   {
     RankProcesses ranks("hold_memory", 4, Ranks());
     for (int r = 0; r < 4; ++r) ranks.WaitLine(r, "ready");
-    auto status = daemon_->GetStatus();
-    ASSERT_TRUE(status.ok());
-    EXPECT_GE(status->heap_bytes(), 4 * 8 * kMiB);
+    auto status = Require(daemon_->GetStatus());
+    EXPECT_GE(status.heap_bytes(), 4 * 8 * kMiB);
     for (int r = 0; r < 4; ++r) ranks.Signal(r, SIGKILL);
     for (int r = 0; r < 4; ++r) EXPECT_EQ(ranks.Wait(r), 128 + SIGKILL);
   }
@@ -1196,9 +1138,7 @@ TEST_P(DaemonGoneTest, MemoryAndBarriersGoOnAndCallsSayWhatToDo) {
   if (GetParam()) {
     daemon_->Kill();
   } else {
-    auto code = daemon_->Stop();
-    ASSERT_TRUE(code.ok()) << code.status();
-    EXPECT_EQ(*code, 0);
+    EXPECT_EQ(Require(daemon_->Stop()), 0);
   }
   ranks.TellAll("gone");
   for (int r = 0; r < 3; ++r) {

@@ -389,16 +389,52 @@ absl::StatusOr<std::unique_ptr<RawSession>> RawSession::Handshake(wire::UniqueFd
   }
 }
 
-iris::v1::JoinRequest RawSession::JoinRequest(const std::string& job, int rank, int n_ranks,
-                                              uint64_t heap_bytes) const {
+iris::v1::JoinRequest JoinRequestOf(uint64_t session, const std::string& job, int rank, int n_ranks,
+                                    uint64_t heap_bytes) {
   iris::v1::JoinRequest request;
-  request.set_session_id(id_);
+  request.set_session_id(session);
   request.set_job(job);
   request.set_rank(rank);
   request.set_n_ranks(n_ranks);
   request.set_local_rank(rank);
   request.set_heap_bytes(heap_bytes);
   request.set_timeout_ms(20'000);
+  return request;
+}
+
+iris::v1::MappedRequest MappedRequestOf(uint64_t session, const iris::v1::JoinReply& joined,
+                                        uint64_t base) {
+  iris::v1::MappedRequest request;
+  request.set_session_id(session);
+  request.set_job_id(joined.job_id());
+  request.set_epoch(joined.epoch());
+  request.set_base(base);
+  return request;
+}
+
+iris::v1::OperateRequest OperateRequestOf(uint64_t session, const iris::v1::JoinReply& joined,
+                                          uint64_t k) {
+  iris::v1::OperateRequest request;
+  request.set_session_id(session);
+  request.set_job_id(joined.job_id());
+  request.set_k(k);
+  request.set_timeout_ms(20'000);
+  return request;
+}
+
+iris::v1::OperateRequest AllocateRequestOf(uint64_t session, const iris::v1::JoinReply& joined,
+                                           uint64_t k, uint64_t bytes, const std::string& name) {
+  iris::v1::OperateRequest request = OperateRequestOf(session, joined, k);
+  request.mutable_allocate()->set_bytes(bytes);
+  request.mutable_allocate()->set_alignment_bytes(1024);
+  request.mutable_allocate()->set_name(name);
+  return request;
+}
+
+iris::v1::LeaveRequest LeaveRequestOf(uint64_t session, const iris::v1::JoinReply& joined) {
+  iris::v1::LeaveRequest request;
+  request.set_session_id(session);
+  request.set_job_id(joined.job_id());
   return request;
 }
 
@@ -415,11 +451,7 @@ absl::StatusOr<iris::v1::MappedReply> RawSession::Mapped(const iris::v1::JoinRep
                                                          uint64_t base, const std::string& error) {
   grpc::ClientContext context;
   SetDeadline(context);
-  iris::v1::MappedRequest request;
-  request.set_session_id(id_);
-  request.set_job_id(joined.job_id());
-  request.set_epoch(joined.epoch());
-  request.set_base(base);
+  iris::v1::MappedRequest request = MappedRequestOf(id_, joined, base);
   request.set_error(error);
   iris::v1::MappedReply reply;
   const grpc::Status status = stub_->Mapped(&context, request, &reply);
@@ -444,25 +476,14 @@ absl::StatusOr<iris::v1::OperationResult> RawSession::Operate(
 absl::StatusOr<iris::v1::OperationResult> RawSession::Allocate(const iris::v1::JoinReply& joined,
                                                                uint64_t k, uint64_t bytes,
                                                                const std::string& name) {
-  iris::v1::OperateRequest request;
-  request.set_session_id(id_);
-  request.set_job_id(joined.job_id());
-  request.set_k(k);
-  request.set_timeout_ms(20'000);
-  request.mutable_allocate()->set_bytes(bytes);
-  request.mutable_allocate()->set_alignment_bytes(1024);
-  request.mutable_allocate()->set_name(name);
-  return Operate(request);
+  return Operate(AllocateRequestOf(id_, joined, k, bytes, name));
 }
 
 absl::Status RawSession::Leave(const iris::v1::JoinReply& joined) {
   grpc::ClientContext context;
   SetDeadline(context);
-  iris::v1::LeaveRequest request;
-  request.set_session_id(id_);
-  request.set_job_id(joined.job_id());
   iris::v1::LeaveReply reply;
-  return FromGrpc(stub_->Leave(&context, request, &reply));
+  return FromGrpc(stub_->Leave(&context, LeaveRequestOf(id_, joined), &reply));
 }
 
 absl::StatusOr<std::vector<std::pair<wire::DescriptorRecord, wire::UniqueFd>>>

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/iris/v1/admin.grpc.pb.h"
 #include "proto/iris/v1/heap.grpc.pb.h"
@@ -40,6 +41,17 @@ class TempDir {
  private:
   std::string path_;
 };
+
+// Returns true once `done()` is, and false after `timeout`.
+template <typename F>
+bool Eventually(F done, absl::Duration timeout = absl::Seconds(60)) {
+  const absl::Time end = absl::Now() + timeout;
+  while (!done()) {
+    if (absl::Now() > end) return false;
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return true;
+}
 
 struct DaemonOptions {
   std::string backend = "emu";
@@ -123,6 +135,18 @@ absl::StatusOr<wire::Frame> ReceiveFrameBefore(int socket, absl::Time deadline);
 // True once the other end has closed (what is still queued is read and thrown away).
 bool WaitClosed(int socket, absl::Duration timeout);
 
+// Requests of the session with this number. What they ask for may take 20 s.
+iris::v1::JoinRequest JoinRequestOf(uint64_t session, const std::string& job, int rank, int n_ranks,
+                                    uint64_t heap_bytes = 2 << 20);
+iris::v1::MappedRequest MappedRequestOf(uint64_t session, const iris::v1::JoinReply& joined,
+                                        uint64_t base = 0x400000000000ull);
+// The caller adds what the operation is.
+iris::v1::OperateRequest OperateRequestOf(uint64_t session, const iris::v1::JoinReply& joined,
+                                          uint64_t k);
+iris::v1::OperateRequest AllocateRequestOf(uint64_t session, const iris::v1::JoinReply& joined,
+                                           uint64_t k, uint64_t bytes, const std::string& name);
+iris::v1::LeaveRequest LeaveRequestOf(uint64_t session, const iris::v1::JoinReply& joined);
+
 // One attested session and its gRPC channel.
 class RawSession {
  public:
@@ -136,7 +160,9 @@ class RawSession {
   const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
 
   iris::v1::JoinRequest JoinRequest(const std::string& job, int rank, int n_ranks,
-                                    uint64_t heap_bytes = 2 << 20) const;
+                                    uint64_t heap_bytes = 2 << 20) const {
+    return JoinRequestOf(id_, job, rank, n_ranks, heap_bytes);
+  }
 
   // Calls with a deadline; the status has the code and text of gRPC's.
   absl::StatusOr<iris::v1::JoinReply> Join(const iris::v1::JoinRequest& request);

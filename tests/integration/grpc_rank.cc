@@ -121,13 +121,7 @@ absl::Status GrpcRank::Call(const std::function<grpc::Status(Stub&, grpc::Client
 }
 
 absl::Status GrpcRank::Join(const std::string& job, int rank, int n_ranks, uint64_t heap_bytes) {
-  iris::v1::JoinRequest request;
-  request.set_session_id(session_id_);
-  request.set_job(job);
-  request.set_rank(rank);
-  request.set_n_ranks(n_ranks);
-  request.set_local_rank(rank);
-  request.set_heap_bytes(heap_bytes);
+  iris::v1::JoinRequest request = JoinRequestOf(session_id_, job, rank, n_ranks, heap_bytes);
   request.set_timeout_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(patience_)));
   request.set_number(1);
   absl::Status status = Call([&](Stub& stub, grpc::ClientContext* context) {
@@ -138,11 +132,7 @@ absl::Status GrpcRank::Join(const std::string& job, int rank, int n_ranks, uint6
   const size_t wanted = 1 + 2 * static_cast<size_t>(n_ranks);
   status = Receive([&] { return n_descriptors_ >= wanted; });
   if (!status.ok()) return status;
-  iris::v1::MappedRequest mapped;
-  mapped.set_session_id(session_id_);
-  mapped.set_job_id(joined_.job_id());
-  mapped.set_epoch(joined_.epoch());
-  mapped.set_base(0x400000000000ull);
+  const iris::v1::MappedRequest mapped = MappedRequestOf(session_id_, joined_);
   return Call([&](Stub& stub, grpc::ClientContext* context) {
     iris::v1::MappedReply reply;
     return stub.Mapped(context, mapped, &reply);
@@ -169,9 +159,7 @@ absl::StatusOr<iris::v1::OperationResult> GrpcRank::Operate(iris::v1::OperateReq
 }
 
 absl::Status GrpcRank::Leave() {
-  iris::v1::LeaveRequest request;
-  request.set_session_id(session_id_);
-  request.set_job_id(joined_.job_id());
+  const iris::v1::LeaveRequest request = LeaveRequestOf(session_id_, joined_);
   return Call([&](Stub& stub, grpc::ClientContext* context) {
     iris::v1::LeaveReply reply;
     return stub.Leave(context, request, &reply);

@@ -26,6 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using iris::testing::RankProcesses;
+using iris::testing::Require;
 using iris::testing::StatusOf;
 using iris::testing::Text;
 using ::testing::AllOf;
@@ -70,102 +71,80 @@ IRIS_KERNEL void Receive(DeviceContext ctx, const uint8_t* inbox, uint64_t n,
 
 // Each rank has an inbox of a size of its own, and sends to the next one.
 int Inboxes(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(Small()));
   const uint32_t n = c.n_ranks(), me = c.rank(), next = (me + 1) % n, before = (me + n - 1) % n;
   const uint64_t bytes = kBytes * (me + 1), next_bytes = kBytes * (next + 1);
-  auto inbox = c.AllocateLocal<uint8_t>(bytes, "inbox");
-  REQUIRE_OK(inbox);
-  auto arrived = c.AllocateLocal<uint64_t>(1, "arrived");
-  REQUIRE_OK(arrived);
-  auto theirs = c.Open<uint8_t>(next, "inbox");
-  REQUIRE_OK(theirs);
-  REQUIRE(theirs->size == next_bytes && theirs->rank == next);
-  auto announce = c.Open<uint64_t>(next, "arrived");
-  REQUIRE_OK(announce);
+  auto inbox = Require(c.AllocateLocal<uint8_t>(bytes, "inbox"));
+  auto arrived = Require(c.AllocateLocal<uint64_t>(1, "arrived"));
+  auto theirs = Require(c.Open<uint8_t>(next, "inbox"));
+  REQUIRE(theirs.size == next_bytes && theirs.rank == next);
+  auto announce = Require(c.Open<uint64_t>(next, "arrived"));
   // Both addresses of it mean the same byte.
-  REQUIRE(InHeapOf(c, next, theirs->symmetric()) == theirs->get());
-  auto location = c.Locate(theirs->get());
-  REQUIRE_OK(location);
-  REQUIRE(location->rank == next && location->offset_bytes == theirs->offset_bytes);
+  REQUIRE(InHeapOf(c, next, theirs.symmetric()) == theirs.get());
+  auto location = Require(c.Locate(theirs.get()));
+  REQUIRE(location.rank == next && location.offset_bytes == theirs.offset_bytes);
 
-  auto stream = Stream::Create(c), waiter = Stream::Create(c);
-  REQUIRE_OK(stream);
-  REQUIRE_OK(waiter);
-  auto message = DeviceArray<uint8_t>::Create(c, next_bytes);
-  REQUIRE_OK(message);
-  auto wrong = HostArray<uint64_t>::Create(c);
-  REQUIRE_OK(wrong);
+  auto stream = Require(Stream::Create(c)), waiter = Require(Stream::Create(c));
+  auto message = Require(DeviceArray<uint8_t>::Create(c, next_bytes));
+  auto wrong = Require(HostArray<uint64_t>::Create(c));
   for (uint64_t round = 1; round <= 3; ++round) {
-    REQUIRE_OK(stream->Fill(message->get(), static_cast<uint8_t>(16 * round + me), next_bytes));
-    REQUIRE_OK(Launch({1, 1}, *stream, Send, c.device_context(), next, theirs->symmetric(),
-                      message->get(), next_bytes, announce->symmetric(), round));
-    REQUIRE_OK(Launch({1, 1}, *waiter, Receive, c.device_context(), inbox->get(), bytes,
-                      arrived->get(), round, static_cast<uint8_t>(16 * round + before),
-                      wrong->get()));
-    REQUIRE_OK(waiter->Synchronize());
-    REQUIRE_OK(stream->Synchronize());
-    REQUIRE(**wrong == 0);
+    REQUIRE_OK(stream.Fill(message.get(), static_cast<uint8_t>(16 * round + me), next_bytes));
+    REQUIRE_OK(Launch({1, 1}, stream, Send, c.device_context(), next, theirs.symmetric(),
+                      message.get(), next_bytes, announce.symmetric(), round));
+    REQUIRE_OK(Launch({1, 1}, waiter, Receive, c.device_context(), inbox.get(), bytes,
+                      arrived.get(), round, static_cast<uint8_t>(16 * round + before),
+                      wrong.get()));
+    REQUIRE_OK(waiter.Synchronize());
+    REQUIRE_OK(stream.Synchronize());
+    REQUIRE(*wrong == 0);
     REQUIRE_OK(c.Barrier());
   }
   // Loads and stores of the host.
-  theirs->get()[0] = static_cast<uint8_t>(200 + me);
+  theirs.get()[0] = static_cast<uint8_t>(200 + me);
   REQUIRE_OK(c.Barrier());
-  REQUIRE(inbox->get()[0] == 200 + before);
+  REQUIRE(inbox.get()[0] == 200 + before);
   REQUIRE_OK(c.Barrier());
   // Symmetric memory is where it would have been for everybody.
-  auto shared = c.Allocate<uint32_t>(4, "shared");
-  REQUIRE_OK(shared);
-  *InHeapOf(c, next, shared->get()) = me;
+  auto shared = Require(c.Allocate<uint32_t>(4, "shared"));
+  *InHeapOf(c, next, shared.get()) = me;
   REQUIRE_OK(c.Barrier());
-  REQUIRE(*shared->get() == before);
+  REQUIRE(*shared.get() == before);
 
   // What is freed stays for who has it open.
-  REQUIRE_OK(c.Free(*inbox));
-  auto other = c.AllocateLocal<uint8_t>(bytes, "inbox");
-  REQUIRE_OK(other);
-  REQUIRE(other->get() != inbox->get());
-  std::memset(other->get(), 7, bytes);
+  REQUIRE_OK(c.Free(inbox));
+  auto other = Require(c.AllocateLocal<uint8_t>(bytes, "inbox"));
+  REQUIRE(other.get() != inbox.get());
+  std::memset(other.get(), 7, bytes);
   REQUIRE_OK(c.Barrier());
-  std::memset(theirs->get(), 9, theirs->bytes);
+  std::memset(theirs.get(), 9, theirs.bytes);
   REQUIRE_OK(c.Barrier());
-  for (uint64_t i = 0; i < bytes; ++i) REQUIRE(other->get()[i] == 7);
+  for (uint64_t i = 0; i < bytes; ++i) REQUIRE(other.get()[i] == 7);
   // What has a name is cleared before others see it; what is published later is as it was written.
-  auto dirty = c.AllocateLocal<uint8_t>(5000);
-  REQUIRE_OK(dirty);
-  std::memset(dirty->get(), 1, 5000);
-  REQUIRE_OK(c.Free(*dirty));
-  auto clean = c.AllocateLocal<uint8_t>(5000, "clean");
-  REQUIRE_OK(clean);
-  for (int i = 0; i < 5000; ++i) REQUIRE(clean->get()[i] == 0);
-  auto written = c.AllocateLocal<uint32_t>(1);
-  REQUIRE_OK(written);
-  *written->get() = 70 + me;
-  REQUIRE_OK(c.Publish(*written, "written"));
-  auto read = c.Open<uint32_t>(next, "written");
-  REQUIRE_OK(read);
-  REQUIRE(*read->get() == 70 + next);
-  REQUIRE_OK(c.Close(*theirs));
-  REQUIRE_FAILS(c.Close(*theirs), StatusCode::kInvalidArgument, "has not opened it");
+  auto dirty = Require(c.AllocateLocal<uint8_t>(5000));
+  std::memset(dirty.get(), 1, 5000);
+  REQUIRE_OK(c.Free(dirty));
+  auto clean = Require(c.AllocateLocal<uint8_t>(5000, "clean"));
+  for (int i = 0; i < 5000; ++i) REQUIRE(clean.get()[i] == 0);
+  auto written = Require(c.AllocateLocal<uint32_t>(1));
+  *written.get() = 70 + me;
+  REQUIRE_OK(c.Publish(written, "written"));
+  auto read = Require(c.Open<uint32_t>(next, "written"));
+  REQUIRE(*read.get() == 70 + next);
+  REQUIRE_OK(c.Close(theirs));
+  REQUIRE_FAILS(c.Close(theirs), StatusCode::kInvalidArgument, "has not opened it");
   REQUIRE_OK(c.Barrier());
-  auto again = c.AllocateLocal<uint8_t>(bytes);
-  REQUIRE_OK(again);
+  Require(c.AllocateLocal<uint8_t>(bytes));
   REQUIRE_OK(c.Barrier());
   return 0;
 }
 
 int Mistakes(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(Small()));
   REQUIRE(c.n_ranks() == 2);
-  auto shared = c.Allocate<float>(4, "shared");
-  REQUIRE_OK(shared);
+  auto shared = Require(c.Allocate<float>(4, "shared"));
   const uint32_t me = c.rank(), peer = 1 - me;
   if (me == 0) {
-    auto x = c.AllocateLocal<float>(4, "x");
-    REQUIRE_OK(x);
+    auto x = Require(c.AllocateLocal<float>(4, "x"));
     REQUIRE_FAILS(c.AllocateLocal<float>(4, "x"), StatusCode::kAlreadyExists,
                   "allocate 16 bytes \"x\" in its own heap", "is live");
     REQUIRE_FAILS(c.AllocateLocal<float>(4, "shared"), StatusCode::kAlreadyExists, "'shared'");
@@ -175,23 +154,22 @@ int Mistakes(const std::vector<std::string>&) {
     REQUIRE_FAILS(c.AllocateLocal<float>(1ull << 40, "huge"), StatusCode::kResourceExhausted,
                   "rank 0 alone", "the heap cannot grow");
     REQUIRE_FAILS(c.AllocateLocal<float>(~uint64_t{0}), StatusCode::kInvalidArgument, "no size");
-    REQUIRE_FAILS(c.Publish(*x, "y"), StatusCode::kFailedPrecondition, "publish the allocation",
+    REQUIRE_FAILS(c.Publish(x, "y"), StatusCode::kFailedPrecondition, "publish the allocation",
                   "is published already, as 'x'");
-    REQUIRE_FAILS(c.Publish(*shared, "y"), StatusCode::kInvalidArgument, "allocated nothing at");
+    REQUIRE_FAILS(c.Publish(shared, "y"), StatusCode::kInvalidArgument, "allocated nothing at");
     // Its own range is not closed, and another's not freed.
     Opened mine;
-    mine.offset_bytes = x->offset_bytes;
+    mine.offset_bytes = x.offset_bytes;
     REQUIRE_FAILS(c.Close(mine), StatusCode::kInvalidArgument, "has not opened it");
   }
   REQUIRE_OK(c.Barrier());
   if (me == 1) {
     REQUIRE_FAILS(c.Open<int32_t>(0, "x"), StatusCode::kInvalidArgument, "it is of f32",
                   "opened as i32");
-    auto x = c.Open(0, "x");
-    REQUIRE_OK(x);
-    REQUIRE(x->dtype == DType::kF32);
+    auto x = Require(c.Open(0, "x"));
+    REQUIRE(x.dtype == DType::kF32);
     Allocation theirs;
-    theirs.offset_bytes = shared->offset_bytes;
+    theirs.offset_bytes = shared.offset_bytes;
     theirs.team_id = 0xFFFF0001u;
     REQUIRE_FAILS(c.Free(theirs), StatusCode::kInvalidArgument, "was allocated by team 0");
     theirs.team_id = 0xFFFF0000u;
@@ -210,12 +188,10 @@ int Mistakes(const std::vector<std::string>&) {
   REQUIRE_OK(c.Barrier());
   // Who waits is not told of what others do, only of what it waits for.
   if (me == 0) {
-    auto late = c.Open<uint64_t>(1, "late", 10s);
-    REQUIRE_OK(late);
+    Require(c.Open<uint64_t>(1, "late", 10s));
   } else {
     std::this_thread::sleep_for(100ms);
-    auto late = c.AllocateLocal<uint64_t>(1, "late");
-    REQUIRE_OK(late);
+    Require(c.AllocateLocal<uint64_t>(1, "late"));
   }
   REQUIRE_OK(c.Barrier());
   return 0;
@@ -224,39 +200,32 @@ int Mistakes(const std::vector<std::string>&) {
 // Rank 0 has something that rank 1 uses, until the test has it killed. Rank 1 then also waits for
 // what will never come.
 int OwnerDies(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(Small()));
   if (c.rank() == 0) {
-    auto x = c.AllocateLocal<uint64_t>(1000, "x");
-    REQUIRE_OK(x);
+    Require(c.AllocateLocal<uint64_t>(1000, "x"));
     std::cout << "ready" << std::endl;
     AwaitLine();
     return 0;
   }
-  auto x = c.Open<uint64_t>(0, "x");
-  REQUIRE_OK(x);
-  x->get()[999] = 5;
+  auto x = Require(c.Open<uint64_t>(0, "x"));
+  x.get()[999] = 5;
   std::cout << "ready" << std::endl;
   const auto never = c.Open(0, "never", 15s);
   std::cout << "open " << Text(StatusOf(never)) << std::endl;
   // The memory stays as long as this rank has it mapped.
-  x->get()[0] = 6;
-  REQUIRE(x->get()[0] == 6 && x->get()[999] == 5);
-  std::cout << "close " << Text(c.Close(*x)) << std::endl;
+  x.get()[0] = 6;
+  REQUIRE(x.get()[0] == 6 && x.get()[999] == 5);
+  std::cout << "close " << Text(c.Close(x)) << std::endl;
   std::cout << "allocate " << Text(StatusOf(c.AllocateLocal<uint64_t>(1))) << std::endl;
   return 0;
 }
 
 // Rank 0 has something that rank 1 uses, and leaves.
 int OwnerLeaves(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(Small()));
   if (c.rank() == 0) {
-    auto x = c.AllocateLocal<uint64_t>(1000, "x");
-    REQUIRE_OK(x);
-    x->get()[1] = 8;
+    auto x = Require(c.AllocateLocal<uint64_t>(1000, "x"));
+    x.get()[1] = 8;
     std::cout << "ready" << std::endl;
     AwaitLine();
     REQUIRE_OK(c.Leave());
@@ -266,34 +235,27 @@ int OwnerLeaves(const std::vector<std::string>&) {
   }
   std::cout << "ready" << std::endl;
   AwaitLine();
-  auto x = c.Open<uint64_t>(0, "x");
-  REQUIRE_OK(x);
-  REQUIRE(x->get()[1] == 8);
+  auto x = Require(c.Open<uint64_t>(0, "x"));
+  REQUIRE(x.get()[1] == 8);
   REQUIRE_FAILS(c.Open(0, "y"), StatusCode::kAborted, "has left the job", "'y'");
-  auto mine = c.AllocateLocal<uint64_t>(1, "mine");
-  REQUIRE_OK(mine);
-  REQUIRE_OK(c.Close(*x));
+  Require(c.AllocateLocal<uint64_t>(1, "mine"));
+  REQUIRE_OK(c.Close(x));
   return 0;
 }
 
 // Rank 1 has more than fits, so that every heap grows, while rank 0 is in no call.
 int Growth(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(Small()));
   constexpr uint64_t kBig = 12 << 20;
   if (c.rank() == 1) {
-    auto big = c.AllocateLocal<uint8_t>(kBig, "big");
-    REQUIRE_OK(big);
-    big->get()[kBig - 1] = 3;
-    auto ready = c.AllocateLocal<uint8_t>(1, "ready");
-    REQUIRE_OK(ready);
+    auto big = Require(c.AllocateLocal<uint8_t>(kBig, "big"));
+    big.get()[kBig - 1] = 3;
+    Require(c.AllocateLocal<uint8_t>(1, "ready"));
   } else {
     std::this_thread::sleep_for(200ms);
     REQUIRE_OK(c.Open(1, "ready"));
-    auto big = c.Open<uint8_t>(1, "big");
-    REQUIRE_OK(big);
-    REQUIRE(big->size == kBig && big->get()[kBig - 1] == 3);
+    auto big = Require(c.Open<uint8_t>(1, "big"));
+    REQUIRE(big.size == kBig && big.get()[kBig - 1] == 3);
   }
   REQUIRE_OK(c.Barrier());
   return 0;
@@ -305,26 +267,21 @@ IRIS_KERNEL void WriteTo(DeviceContext ctx, uint32_t peer, uint64_t* word, uint6
 }
 
 int CheckedAccess(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  Context& c = *context;
-  auto words = c.AllocateLocal<uint64_t>(8, "words");
-  REQUIRE_OK(words);
+  Context c = Require(Context::Create(Small()));
+  auto words = Require(c.AllocateLocal<uint64_t>(8, "words"));
   const uint32_t peer = 1 - c.rank();
-  auto theirs = c.Open<uint64_t>(peer, "words");
-  REQUIRE_OK(theirs);
-  auto stream = Stream::Create(c);
-  REQUIRE_OK(stream);
+  auto theirs = Require(c.Open<uint64_t>(peer, "words"));
+  auto stream = Require(Stream::Create(c));
   REQUIRE_OK(
-      Launch({1, 1}, *stream, WriteTo, c.device_context(), peer, theirs->symmetric(), uint64_t{1}));
-  REQUIRE_OK(stream->Synchronize());
+      Launch({1, 1}, stream, WriteTo, c.device_context(), peer, theirs.symmetric(), uint64_t{1}));
+  REQUIRE_OK(stream.Synchronize());
   REQUIRE_OK(c.Barrier());
-  REQUIRE(words->get()[0] == 1);
+  REQUIRE(words.get()[0] == 1);
   std::cout << "beside" << std::endl;
   // Nothing of this rank is there.
-  REQUIRE_OK(Launch({1, 1}, *stream, WriteTo, c.device_context(), c.rank(), theirs->symmetric(),
+  REQUIRE_OK(Launch({1, 1}, stream, WriteTo, c.device_context(), c.rank(), theirs.symmetric(),
                     uint64_t{1}));
-  (void)stream->Synchronize();
+  (void)stream.Synchronize();
   return 0;
 }
 

@@ -42,6 +42,7 @@ namespace {
 
 using iris::testing::Daemon;
 using iris::testing::RankProcesses;
+using iris::testing::Require;
 using iris::testing::Text;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
@@ -86,19 +87,15 @@ IRIS_KERNEL void MakeMistake(DeviceContext ctx, uint64_t* words, uint32_t mistak
 int WrongKernel(const std::vector<std::string>& args) {
   ContextOptions options = Small();
   options.max_heap_bytes = 256 << 20;
-  auto created = Context::Create(options);
-  REQUIRE_OK(created);
-  Context& context = *created;
-  auto words = context.Allocate<uint64_t>(16, "words");
-  REQUIRE_OK(words);
-  auto stream = Stream::Create(context);
-  REQUIRE_OK(stream);
+  Context context = Require(Context::Create(options));
+  auto words = Require(context.Allocate<uint64_t>(16, "words"));
+  auto stream = Require(Stream::Create(context));
   uint32_t ended = 0;
   REQUIRE_OK(context.Barrier());
   const absl::Time start = absl::Now();
-  REQUIRE_OK(Launch({1, 8}, *stream, MakeMistake, context.device_context(), *words,
+  REQUIRE_OK(Launch({1, 8}, stream, MakeMistake, context.device_context(), words,
                     static_cast<uint32_t>(std::stoul(args[0])), &ended));
-  REQUIRE_OK(stream->Synchronize());
+  REQUIRE_OK(stream.Synchronize());
   std::cout << "kernel ended with " << ended << " after "
             << absl::ToInt64Milliseconds(absl::Now() - start) << " ms" << std::endl;
   std::cout << Text(context.Health()) << std::endl;
@@ -109,9 +106,7 @@ int WrongKernel(const std::vector<std::string>& args) {
 
 // args: this rank's time for the host barrier, in milliseconds. Rank 2 has none and does not come.
 int HostBarrierWithTimeouts(const std::vector<std::string>& args) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   REQUIRE_OK(context.Barrier());
   const int64_t ms = std::stol(args[context.rank()]);
   if (ms > 0) {
@@ -144,17 +139,13 @@ int JoinOfARefusedRank(const std::vector<std::string>&) {
 int CallsInAnotherOrder(const std::vector<std::string>& args) {
   ContextOptions options = Small();
   options.timeout = std::chrono::minutes(10);
-  auto created = Context::Create(options);
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(options));
   const uint32_t rank = context.rank();
   std::map<std::string, Team> teams;
   for (const auto& [name, ranks] : std::map<std::string, std::vector<uint32_t>>{
            {"01", {0, 1}}, {"12", {1, 2}}, {"20", {2, 0}}}) {
     if (context.n_ranks() < 3 && name != "01") continue;
-    auto team = context.CreateTeam(ranks);
-    REQUIRE_OK(team);
-    teams.emplace(name, *std::move(team));
+    teams.emplace(name, Require(context.CreateTeam(ranks)));
   }
   const auto barrier = [&] { return context.Barrier(); };
   const auto allocate = [&] { return context.Allocate({.bytes = 4096}).status(); };
@@ -203,26 +194,21 @@ IRIS_KERNEL void AwaitOther(DeviceContext ctx, uint32_t from, const uint64_t* si
 int KernelThatWaits(const std::vector<std::string>&) {
   ContextOptions options = Small();
   options.timeout = std::chrono::minutes(10);
-  auto created = Context::Create(options);
-  REQUIRE_OK(created);
-  Context& context = *created;
-  auto signal = context.Allocate<uint64_t>(1, "signal");
-  REQUIRE_OK(signal);
-  auto stream = Stream::Create(context);
-  REQUIRE_OK(stream);
-  auto monitor = WaitMonitor::Create(context);
-  REQUIRE_OK(monitor);
+  Context context = Require(Context::Create(options));
+  auto signal = Require(context.Allocate<uint64_t>(1, "signal"));
+  auto stream = Require(Stream::Create(context));
+  auto monitor = Require(WaitMonitor::Create(context));
   SignalOptions raise;
-  raise.signal = signal->get();
+  raise.signal = signal.get();
   raise.value = 7;
   if (context.rank() == 0) {
     REQUIRE_OK(
-        Launch({2, 40}, *stream, AwaitOther, context.device_context(), 1, signal->get(), *monitor));
+        Launch({2, 40}, stream, AwaitOther, context.device_context(), 1, signal.get(), monitor));
   } else {
     AwaitGo();
-    REQUIRE_OK(stream->Put(context, 0, signal->get(), nullptr, 0, raise));
+    REQUIRE_OK(stream.Put(context, 0, signal.get(), nullptr, 0, raise));
   }
-  REQUIRE_OK(monitor->Synchronize(*stream));
+  REQUIRE_OK(monitor.Synchronize(stream));
   std::cout << "came" << std::endl;
   AwaitGo();
   return 0;
@@ -238,24 +224,17 @@ IRIS_KERNEL void Touch(DeviceContext ctx, uint64_t* words) { Store(ctx, ctx.rank
 
 // args[0]: "launched" if the parent has launched a kernel.
 int ForkedChild(const std::vector<std::string>& args) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
-  auto words = context.Allocate<int64_t>(512);
-  REQUIRE_OK(words);
-  int64_t* const at = words->get();
+  Context context = Require(Context::Create(Small()));
+  auto words = Require(context.Allocate<int64_t>(512));
+  int64_t* const at = words.get();
   const DeviceContext device = context.device_context();
   Stream stream;
   ccl::Communicator comm;
   const bool launched = args[0] == "launched";
   if (launched) {
-    auto made = Stream::Create(context);
-    REQUIRE_OK(made);
-    stream = *std::move(made);
-    auto communicator = ccl::Communicator::Create(context);
-    REQUIRE_OK(communicator);
-    comm = *std::move(communicator);
-    REQUIRE_OK(Launch({1, 1}, stream, Touch, device, words->As<uint64_t>()));
+    stream = Require(Stream::Create(context));
+    comm = Require(ccl::Communicator::Create(context));
+    REQUIRE_OK(Launch({1, 1}, stream, Touch, device, words.As<uint64_t>()));
   }
   std::cout.flush();
   const pid_t child = fork();
@@ -275,10 +254,10 @@ int ForkedChild(const std::vector<std::string>& args) {
       // The child's own emulator works, but not on heaps that it has not mapped.
       backend::Stream own;
       REQUIRE(backend::Stream::Create(&own).ok());
-      const Result result = backend::Launch({1, 1}, own, Touch, device, words->As<uint64_t>());
+      const Result result = backend::Launch({1, 1}, own, Touch, device, words.As<uint64_t>());
       REQUIRE(Refused("Launch", Status(result.code, result.what)));
     } else {
-      REQUIRE(Refused("Launch", Launch({1, 1}, stream, Touch, device, words->As<uint64_t>())));
+      REQUIRE(Refused("Launch", Launch({1, 1}, stream, Touch, device, words.As<uint64_t>())));
       REQUIRE(Refused("Synchronize", stream.Synchronize()));
       REQUIRE(Refused("Put", stream.Put(context, 0, at, at + 1, 8)));
       REQUIRE(Refused("AllReduce", comm.AllReduce(at, at, 1, ccl::ReduceOp::kSum, stream)));
@@ -307,9 +286,7 @@ int ForkedChild(const std::vector<std::string>& args) {
 
 // Prints the errors of calls that irisd refuses.
 int RefusedCalls(const std::vector<std::string>&) {
-  auto created = Context::Create(Small());
-  REQUIRE_OK(created);
-  Context& context = *created;
+  Context context = Require(Context::Create(Small()));
   uint64_t mine[10];
   for (const Status& status : {context.Allocate({.bytes = (256 << 20) + 5}).status(),
                                context.AllocateLocal({.bytes = 256 << 20}).status(),
@@ -326,12 +303,11 @@ class MistakesTest : public ::testing::Test {
   // of their calls says who it was.
   std::string WrongKernelOf(int mistake, int ends_with,
                             std::map<std::string, std::string> environment = {}) {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    options.job = absl::StrCat("mistake-", mistake);
-    options.args = {absl::StrCat(mistake)};
-    options.environment = std::move(environment);
-    RankProcesses ranks("wrong_kernel", 3, options);
+    RankProcesses ranks("wrong_kernel", 3,
+                        {.runtime_dir = daemon_->runtime_dir(),
+                         .job = absl::StrCat("mistake-", mistake),
+                         .args = {absl::StrCat(mistake)},
+                         .environment = std::move(environment)});
     for (const int peer : {0, 2}) {
       const std::string line = ranks.WaitLine(peer, "kernel ended with");
       EXPECT_THAT(line, ContainsRegex("kernel ended with 2 after [0-9]{1,4} ms"));  // kAborted
@@ -431,10 +407,8 @@ TEST_F(MistakesTest, AFaultByAPlainPointer) {
 #endif
 
 TEST_F(MistakesTest, ARankThatGaveUpFirstIsNotCalledMissing) {
-  RankProcesses::Options options;
-  options.runtime_dir = daemon_->runtime_dir();
-  options.args = {"2500", "200", "0"};
-  RankProcesses ranks("host_barrier", 3, options);
+  RankProcesses ranks("host_barrier", 3,
+                      {.runtime_dir = daemon_->runtime_dir(), .args = {"2500", "200", "0"}});
   EXPECT_THAT(ranks.WaitLine(1, "host barrier"),
               ContainsRegex("missing: .*rank 2 \\(pid [0-9]+\\); .*`iris-ctl waits` shows"));
   EXPECT_THAT(
@@ -446,9 +420,7 @@ TEST_F(MistakesTest, ARankThatGaveUpFirstIsNotCalledMissing) {
 }
 
 TEST_F(MistakesTest, ARefusedRankFailsTheJoinOfAllWhoWait) {
-  RankProcesses::Options options;
-  options.runtime_dir = daemon_->runtime_dir();
-  RankProcesses ranks("refused_join", 3, options);
+  RankProcesses ranks("refused_join", 3, {.runtime_dir = daemon_->runtime_dir()});
   ranks.Tell(0, "go");
   ranks.Tell(2, "go");
   AwaitWait("test", "join");
@@ -462,9 +434,7 @@ TEST_F(MistakesTest, ARefusedRankFailsTheJoinOfAllWhoWait) {
 }
 
 TEST_F(MistakesTest, ARefusedRankFailsTheJoinOfAllWhoCome) {
-  RankProcesses::Options options;
-  options.runtime_dir = daemon_->runtime_dir();
-  RankProcesses ranks("refused_join", 3, options);
+  RankProcesses ranks("refused_join", 3, {.runtime_dir = daemon_->runtime_dir()});
   ranks.Tell(1, "go");
   EXPECT_THAT(ranks.WaitLine(1, "joined: "), HasSubstr("INVALID_ARGUMENT"));
   EXPECT_EQ(ranks.Wait(1), 0);
@@ -498,10 +468,7 @@ TEST_F(MistakesTest, ARankThatComputesIsWaitedFor) {
   ranks.ExpectAllSucceed();
 }
 TEST_F(MistakesTest, AKernelThatWaitsIsListed) {
-  RankProcesses::Options options;
-  options.runtime_dir = daemon_->runtime_dir();
-  options.job = "kernel";
-  RankProcesses ranks("kernel_waits", 2, options);
+  RankProcesses ranks("kernel_waits", 2, {.runtime_dir = daemon_->runtime_dir(), .job = "kernel"});
   const v1::Wait wait = AwaitWait("kernel", "kernel signal");
   EXPECT_EQ(wait.kind(), v1::WAIT_KIND_KERNEL);
   ASSERT_EQ(wait.waiting_size(), 1);
@@ -545,11 +512,9 @@ TEST_F(MistakesTest, ErrorsSayTheCallOnceAndSizesWithUnits) {
 #ifndef IRIS_TSAN  // ThreadSanitizer ends a child that was forked from a program with threads
 TEST_F(MistakesTest, AForkedChildGetsErrorsAndDoesNotHang) {
   for (const std::string when : {"before", "launched"}) {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    options.job = "forks-" + when;
-    options.args = {when};
-    RankProcesses ranks("forked_child", 2, options);
+    RankProcesses ranks(
+        "forked_child", 2,
+        {.runtime_dir = daemon_->runtime_dir(), .job = "forks-" + when, .args = {when}});
     ranks.ExpectAllSucceed();
     EXPECT_THAT(ranks.Output(0), HasSubstr("child ends"));
   }

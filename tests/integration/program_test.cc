@@ -26,6 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using iris::testing::RankProcesses;
+using iris::testing::Require;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
@@ -43,41 +44,36 @@ IRIS_KERNEL void Count(uint64_t* values, uint64_t n) {
 
 // Values of the heap and of the device.
 int ReadValues(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  auto stream = Stream::Create(*context);
-  REQUIRE_OK(stream);
+  auto context = Require(Context::Create(Small()));
+  auto stream = Require(Stream::Create(context));
   constexpr uint64_t kCount = 1000;
-  auto symmetric = context->Allocate<uint64_t>(kCount, "symmetric");
-  REQUIRE_OK(symmetric);
-  auto own = DeviceArray<uint64_t>::Create(*context, kCount);
-  REQUIRE_OK(own);
-  for (uint64_t* const values : {symmetric->get(), own->get()}) {
+  auto symmetric = Require(context.Allocate<uint64_t>(kCount, "symmetric"));
+  auto own = Require(DeviceArray<uint64_t>::Create(context, kCount));
+  for (uint64_t* const values : {symmetric.get(), own.get()}) {
     // What is on the stream is waited for.
-    REQUIRE_OK(Launch({3, 64}, *stream, Count, values, kCount));
-    const StatusOr<uint64_t> last = stream->Read(values + kCount - 1);
+    REQUIRE_OK(Launch({3, 64}, stream, Count, values, kCount));
+    const StatusOr<uint64_t> last = stream.Read(values + kCount - 1);
     REQUIRE_OK(last);
     REQUIRE(*last == 3 * (kCount - 1));
-    const StatusOr<std::vector<uint64_t>> some = stream->Read(values + 10, kCount - 10);
+    const StatusOr<std::vector<uint64_t>> some = stream.Read(values + 10, kCount - 10);
     REQUIRE_OK(some);
     REQUIRE(some->size() == kCount - 10);
     for (uint64_t i = 0; i < some->size(); ++i) REQUIRE((*some)[i] == 3 * (i + 10));
-    const StatusOr<std::vector<uint64_t>> none = stream->Read(values, 0);
+    const StatusOr<std::vector<uint64_t>> none = stream.Read(values, 0);
     REQUIRE_OK(none);
     REQUIRE(none->empty());
   }
   Stream empty;
-  REQUIRE_FAILS(empty.Read(own->get()), StatusCode::kInvalidArgument, "stream");
+  REQUIRE_FAILS(empty.Read(own.get()), StatusCode::kInvalidArgument, "stream");
   // Nothing of it gets into a graph.
-  REQUIRE_OK(stream->Fill(own->get(), 1, sizeof(uint64_t)));
-  REQUIRE_OK(stream->BeginCapture());
-  REQUIRE_FAILS(stream->Read(own->get()), StatusCode::kFailedPrecondition, "end the capture first");
-  REQUIRE_FAILS(stream->Read(own->get(), 2), StatusCode::kFailedPrecondition,
+  REQUIRE_OK(stream.Fill(own.get(), 1, sizeof(uint64_t)));
+  REQUIRE_OK(stream.BeginCapture());
+  REQUIRE_FAILS(stream.Read(own.get()), StatusCode::kFailedPrecondition, "end the capture first");
+  REQUIRE_FAILS(stream.Read(own.get(), 2), StatusCode::kFailedPrecondition,
                 "end the capture first");
-  auto graph = stream->EndCapture();
-  REQUIRE_OK(graph);
-  REQUIRE_OK(graph->Launch(*stream));
-  const StatusOr<uint64_t> filled = stream->Read(own->get());
+  auto graph = Require(stream.EndCapture());
+  REQUIRE_OK(graph.Launch(stream));
+  const StatusOr<uint64_t> filled = stream.Read(own.get());
   REQUIRE_OK(filled);
   REQUIRE(*filled == 0x0101010101010101);
   return 0;
@@ -93,21 +89,19 @@ IRIS_KERNEL void AddToNext(DeviceContext ctx, uint64_t* sum) {
 }
 
 int Bench(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  auto stream = Stream::Create(*context);
-  REQUIRE_OK(stream);
-  const DeviceContext& ctx = context->device_context();
+  auto context = Require(Context::Create(Small()));
+  auto stream = Require(Stream::Create(context));
+  const DeviceContext& ctx = context.device_context();
   // Rank 1 is the slowest.
   const uint64_t ns = ctx.rank == 1 ? 20'000'000 : 1'000'000;
-  const auto spin = [&] { return Launch({1, 1}, *stream, Spin, ns); };
+  const auto spin = [&] { return Launch({1, 1}, stream, Spin, ns); };
   BenchOptions options;
   options.n_warmup = 1;
   options.n_repeat = 4;
-  const StatusOr<Microseconds> time = DoBench(*context, *stream, spin, options);
+  const StatusOr<Microseconds> time = DoBench(context, stream, spin, options);
   REQUIRE_OK(time);
   REQUIRE(time->count() >= 20'000 && time->count() < 5'000'000);
-  const StatusOr<double> first = context->BroadcastValue(time->count(), 0);
+  const StatusOr<double> first = context.BroadcastValue(time->count(), 0);
   REQUIRE_OK(first);
   REQUIRE(*first == time->count());
 
@@ -116,40 +110,39 @@ int Bench(const std::vector<std::string>&) {
   options.n_repeat = 3;
   const auto some_are_long = [&] {
     const uint32_t run = n++;
-    return Launch({1, 1}, *stream, Spin, run == 0 || run == 2 ? 2'000'000'000 : 1'000'000);
+    return Launch({1, 1}, stream, Spin, run == 0 || run == 2 ? 2'000'000'000 : 1'000'000);
   };
-  const StatusOr<Microseconds> median = DoBench(*context, *stream, some_are_long, options);
+  const StatusOr<Microseconds> median = DoBench(context, stream, some_are_long, options);
   REQUIRE_OK(median);
   REQUIRE(n == 4);
   REQUIRE(median->count() >= 1'000 && median->count() < 500'000);
 
   // Each run finds what `before` has made, on all ranks, and the last run is complete on all.
-  auto sum = context->Allocate<uint64_t>(1, "sum");
-  REQUIRE_OK(sum);
+  auto sum = Require(context.Allocate<uint64_t>(1, "sum"));
   uint32_t zeroed = 0, added = 0;
   options.n_repeat = 20;
   options.before = [&] {
     ++zeroed;
-    return stream->Fill(sum->get(), 0, sizeof(uint64_t));
+    return stream.Fill(sum.get(), 0, sizeof(uint64_t));
   };
   const auto add = [&] {
     ++added;
-    return Launch({1, 1}, *stream, AddToNext, ctx, sum->get());
+    return Launch({1, 1}, stream, AddToNext, ctx, sum.get());
   };
-  REQUIRE_OK(DoBench(*context, *stream, add, options));
+  REQUIRE_OK(DoBench(context, stream, add, options));
   REQUIRE(zeroed == 21 && added == 21);
-  const StatusOr<uint64_t> left = stream->Read(sum->get());
+  const StatusOr<uint64_t> left = stream.Read(sum.get());
   REQUIRE_OK(left);
   REQUIRE(*left == 1);
 
   // What goes wrong is handed on, and on all ranks alike here.
   const auto wrong = [] { return Status(StatusCode::kDataLoss, "a wrong sum"); };
-  REQUIRE_FAILS(DoBench(*context, *stream, wrong), StatusCode::kDataLoss, "a wrong sum");
+  REQUIRE_FAILS(DoBench(context, stream, wrong), StatusCode::kDataLoss, "a wrong sum");
   options.before = wrong;
-  REQUIRE_FAILS(DoBench(*context, *stream, add, options), StatusCode::kDataLoss, "a wrong sum");
+  REQUIRE_FAILS(DoBench(context, stream, add, options), StatusCode::kDataLoss, "a wrong sum");
   options.n_repeat = 0;
-  REQUIRE_FAILS(DoBench(*context, *stream, add, options), StatusCode::kInvalidArgument, "n_repeat");
-  return context->Barrier().ok() ? 0 : 1;
+  REQUIRE_FAILS(DoBench(context, stream, add, options), StatusCode::kInvalidArgument, "n_repeat");
+  return context.Barrier().ok() ? 0 : 1;
 }
 
 IRIS_KERNEL void AwaitNext(DeviceContext ctx, uint32_t from, const uint64_t* signal, uint64_t value,
@@ -158,64 +151,55 @@ IRIS_KERNEL void AwaitNext(DeviceContext ctx, uint32_t from, const uint64_t* sig
 }
 
 int WaitInTime(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  auto stream = Stream::Create(*context);
-  REQUIRE_OK(stream);
-  auto monitor = WaitMonitor::Create(*context);
-  REQUIRE_OK(monitor);
-  auto signal = context->Allocate<uint64_t>(1, "signal");
-  REQUIRE_OK(signal);
-  const DeviceContext& ctx = context->device_context();
+  auto context = Require(Context::Create(Small()));
+  auto stream = Require(Stream::Create(context));
+  auto monitor = Require(WaitMonitor::Create(context));
+  auto signal = Require(context.Allocate<uint64_t>(1, "signal"));
+  const DeviceContext& ctx = context.device_context();
   const uint32_t peer = 1 - ctx.rank;
   SignalOptions raise;
-  raise.signal = signal->get();
+  raise.signal = signal.get();
   raise.value = 4;
-  REQUIRE_OK(Stream::PrepareSignals(*context));
-  REQUIRE_OK(stream->Put(*context, peer, signal->get(), nullptr, 0, raise));
-  REQUIRE_OK(Launch({2, 40}, *stream, AwaitNext, ctx, peer, signal->get(), 4, *monitor));
-  REQUIRE_OK(monitor->Synchronize(*stream));
-  REQUIRE_OK(monitor->Check());
-  REQUIRE_OK(context->Barrier());
+  REQUIRE_OK(Stream::PrepareSignals(context));
+  REQUIRE_OK(stream.Put(context, peer, signal.get(), nullptr, 0, raise));
+  REQUIRE_OK(Launch({2, 40}, stream, AwaitNext, ctx, peer, signal.get(), 4, monitor));
+  REQUIRE_OK(monitor.Synchronize(stream));
+  REQUIRE_OK(monitor.Check());
+  REQUIRE_OK(context.Barrier());
   // Empty ones, and one that was moved from.
   REQUIRE_FAILS(WaitMonitor().Check(), StatusCode::kFailedPrecondition,
                 "this WaitMonitor is empty");
-  WaitMonitor moved = *std::move(monitor);
+  WaitMonitor moved = std::move(monitor);
   REQUIRE_OK(moved.Check());
   return 0;
 }
 
 // Rank 0 waits for rank 1, which does nothing, and then for itself.
 int WaitTooLong(const std::vector<std::string>&) {
-  auto context = Context::Create(Small(300ms));
-  REQUIRE_OK(context);
-  auto stream = Stream::Create(*context);
-  REQUIRE_OK(stream);
-  auto signal = context->AllocateLocal<uint64_t>(1, "signal");
-  REQUIRE_OK(signal);
-  const DeviceContext& ctx = context->device_context();
+  auto context = Require(Context::Create(Small(300ms)));
+  auto stream = Require(Stream::Create(context));
+  auto signal = Require(context.AllocateLocal<uint64_t>(1, "signal"));
+  const DeviceContext& ctx = context.device_context();
   if (ctx.rank == 0) {
-    auto monitor = WaitMonitor::Create(*context);
-    REQUIRE_OK(monitor);
-    REQUIRE_OK(stream->Fill(signal->get(), 0, sizeof(uint64_t)));
-    REQUIRE_OK(Launch({1, 40}, *stream, AwaitNext, ctx, 1, signal->get(), 7, *monitor));
-    const std::string pid = "rank 1 (pid " + std::to_string(context->peer_pid(1)) + ")";
-    REQUIRE_FAILS(monitor->Synchronize(*stream), StatusCode::kDeadlineExceeded,
+    auto monitor = Require(WaitMonitor::Create(context));
+    REQUIRE_OK(stream.Fill(signal.get(), 0, sizeof(uint64_t)));
+    REQUIRE_OK(Launch({1, 40}, stream, AwaitNext, ctx, 1, signal.get(), 7, monitor));
+    const std::string pid = "rank 1 (pid " + std::to_string(context.peer_pid(1)) + ")";
+    REQUIRE_FAILS(monitor.Synchronize(stream), StatusCode::kDeadlineExceeded,
                   "a kernel of rank 0 (block 0) waited for a signal of " + pid + " for 0.3 s",
                   "has to be 7 and was 0", "iris-ctl jobs", "ContextOptions::timeout");
     // It stays, and later waits end before their time.
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < 20; ++i) {
-      REQUIRE_OK(Launch({1, 40}, *stream, AwaitNext, ctx, 1, signal->get(), 8 + i, *monitor));
+      REQUIRE_OK(Launch({1, 40}, stream, AwaitNext, ctx, 1, signal.get(), 8 + i, monitor));
     }
-    REQUIRE_FAILS(monitor->Synchronize(*stream), StatusCode::kDeadlineExceeded, "has to be 7");
+    REQUIRE_FAILS(monitor.Synchronize(stream), StatusCode::kDeadlineExceeded, "has to be 7");
     REQUIRE(std::chrono::steady_clock::now() - begin < 20 * 300ms);
     // Another monitor begins anew.
-    auto other = WaitMonitor::Create(*context);
-    REQUIRE_OK(other);
-    REQUIRE_OK(other->Check());
-    REQUIRE_OK(Launch({1, 40}, *stream, AwaitNext, ctx, 0, signal->get(), 1, *other));
-    REQUIRE_FAILS(other->Synchronize(*stream), StatusCode::kDeadlineExceeded,
+    auto other = Require(WaitMonitor::Create(context));
+    REQUIRE_OK(other.Check());
+    REQUIRE_OK(Launch({1, 40}, stream, AwaitNext, ctx, 0, signal.get(), 1, other));
+    REQUIRE_FAILS(other.Synchronize(stream), StatusCode::kDeadlineExceeded,
                   "waited for a signal of its own rank for 0.3 s", "PrepareKernel");
   }
   std::cout << "done" << std::endl;
@@ -226,22 +210,18 @@ int WaitTooLong(const std::vector<std::string>&) {
 
 // Rank 1 dies while rank 0 waits for it.
 int WaitForTheDead(const std::vector<std::string>&) {
-  auto context = Context::Create(Small());
-  REQUIRE_OK(context);
-  auto stream = Stream::Create(*context);
-  REQUIRE_OK(stream);
-  auto monitor = WaitMonitor::Create(*context);
-  REQUIRE_OK(monitor);
-  auto signal = context->Allocate<uint64_t>(1, "signal");
-  REQUIRE_OK(signal);
-  if (context->rank() == 0) {
-    REQUIRE_OK(Launch({1, 1}, *stream, AwaitNext, context->device_context(), 1, signal->get(), 1,
-                      *monitor));
+  auto context = Require(Context::Create(Small()));
+  auto stream = Require(Stream::Create(context));
+  auto monitor = Require(WaitMonitor::Create(context));
+  auto signal = Require(context.Allocate<uint64_t>(1, "signal"));
+  if (context.rank() == 0) {
+    REQUIRE_OK(
+        Launch({1, 1}, stream, AwaitNext, context.device_context(), 1, signal.get(), 1, monitor));
   }
   std::cout << "ready" << std::endl;
   std::string line;
-  if (context->rank() == 1) std::getline(std::cin, line);
-  const Status status = monitor->Synchronize(*stream);
+  if (context.rank() == 1) std::getline(std::cin, line);
+  const Status status = monitor.Synchronize(stream);
   REQUIRE_FAILS(status, StatusCode::kAborted, "has to be 1 and was 0");
   std::cout << "error " << status.message() << std::endl;
   return 0;

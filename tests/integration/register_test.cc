@@ -30,6 +30,7 @@ using iris::driver::testing::OwnMemory;
 using iris::testing::kPiece;
 using iris::testing::Own;
 using iris::testing::RankProcesses;
+using iris::testing::Require;
 using iris::testing::SmallHeap;
 using iris::testing::StatusOf;
 using iris::testing::Text;
@@ -42,42 +43,34 @@ void AwaitLine() {
 
 // Opened and closed again and again, at the same places.
 int OpensAndCloses(const std::vector<std::string>&) {
-  auto context = Context::Create(SmallHeap());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(SmallHeap()));
   const uint32_t peer = 1 - c.rank();
   for (int round = 0; round < 10; ++round) {
     const auto memory = Own(c, 1);
     REQUIRE(memory != nullptr);
     const std::string name = absl::StrCat("round ", round);
-    auto mine = c.Register(memory->at(0), kPiece);
-    REQUIRE_OK(mine);
-    REQUIRE_OK(c.Publish(*mine, name));
-    auto one = c.Open<uint8_t>(peer, name), two = c.Open<uint8_t>(peer, name);
-    REQUIRE_OK(one);
-    REQUIRE_OK(two);
-    REQUIRE(one->get() == two->get());
-    REQUIRE_OK(c.Close(*one));
-    one->get()[kPiece - 1] = static_cast<uint8_t>(round + 1);  // open still
-    REQUIRE_OK(c.Close(*two));
+    auto mine = Require(c.Register(memory->at(0), kPiece));
+    REQUIRE_OK(c.Publish(mine, name));
+    auto one = Require(c.Open<uint8_t>(peer, name)), two = Require(c.Open<uint8_t>(peer, name));
+    REQUIRE(one.get() == two.get());
+    REQUIRE_OK(c.Close(one));
+    one.get()[kPiece - 1] = static_cast<uint8_t>(round + 1);  // open still
+    REQUIRE_OK(c.Close(two));
     REQUIRE_OK(c.Barrier());
     REQUIRE(memory->at(0)[kPiece - 1] == round + 1);
-    REQUIRE_OK(c.Free(*mine));
+    REQUIRE_OK(c.Free(mine));
     REQUIRE_OK(c.Barrier());
   }
   return 0;
 }
 
 int Mistakes(const std::vector<std::string>&) {
-  auto context = Context::Create(SmallHeap());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(SmallHeap()));
   std::vector<uint8_t> own(100);
   REQUIRE_FAILS(c.Register<uint8_t>(own.data(), 100, "own"), StatusCode::kInvalidArgument,
                 "register 100 bytes at 0x", "\"own\"", "copy it into the heap");
-  auto heap = c.Allocate<uint8_t>(100);
-  REQUIRE_OK(heap);
-  REQUIRE_FAILS(c.Register<uint8_t>(heap->get(), 100), StatusCode::kInvalidArgument,
+  auto heap = Require(c.Allocate<uint8_t>(100));
+  REQUIRE_FAILS(c.Register<uint8_t>(heap.get(), 100), StatusCode::kInvalidArgument,
                 "in the heap already");
   REQUIRE_FAILS(c.Register<uint8_t>(nullptr, 100), StatusCode::kInvalidArgument, "no memory");
   const auto memory = Own(c, 1);
@@ -87,8 +80,7 @@ int Mistakes(const std::vector<std::string>&) {
                 StatusCode::kInvalidArgument, "128");
   REQUIRE_FAILS(c.Register<uint8_t>(memory->at(0), 1, "iris.x"), StatusCode::kInvalidArgument,
                 "irisd's own");
-  auto mine = c.Register<uint8_t>(memory->at(100), 10, "mine");
-  REQUIRE_OK(mine);
+  Require(c.Register<uint8_t>(memory->at(100), 10, "mine"));
   REQUIRE_FAILS(c.Register<uint8_t>(memory->at(100), 10, "mine"), StatusCode::kAlreadyExists,
                 "'mine' is live");
   // The address space of the heap's growth is what there is: 160 MiB. The other rank has as much.
@@ -108,9 +100,7 @@ int Mistakes(const std::vector<std::string>&) {
 
 // Rank 0 has something that rank 1 writes into, until the test has it killed.
 int OwnerDies(const std::vector<std::string>&) {
-  auto context = Context::Create(SmallHeap());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(SmallHeap()));
   if (c.rank() == 0) {
     const auto memory = Own(c, 1);
     REQUIRE(memory != nullptr);
@@ -121,22 +111,19 @@ int OwnerDies(const std::vector<std::string>&) {
     AwaitLine();
     return 0;
   }
-  auto x = c.Open<uint8_t>(0, "x");
-  REQUIRE_OK(x);
+  auto x = Require(c.Open<uint8_t>(0, "x"));
   REQUIRE_OK(c.Barrier());
   std::cout << "ready" << std::endl;
   AwaitLine();
-  REQUIRE(x->get()[5] == 55);  // it stays as long as somebody has it mapped
-  x->get()[6] = 1;
-  std::cout << "close " << Text(c.Close(*x)) << std::endl;
+  REQUIRE(x.get()[5] == 55);  // it stays as long as somebody has it mapped
+  x.get()[6] = 1;
+  std::cout << "close " << Text(c.Close(x)) << std::endl;
   return 0;
 }
 
 // Rank 1 is killed while the others wait for it, before or after all have registered.
 int MemberDies(const std::vector<std::string>& arguments) {
-  auto context = Context::Create(SmallHeap());
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(SmallHeap()));
   const auto memory = Own(c, 1);
   REQUIRE(memory != nullptr);
   const bool before = arguments.at(0) == "before";
@@ -173,9 +160,7 @@ int ManyPieces(const std::vector<std::string>& arguments) {
   const uint32_t n_pieces = static_cast<uint32_t>(std::stoul(arguments.at(0)));
   ContextOptions options = SmallHeap();
   options.max_heap_bytes = 4ull << 30;  // above the heap all ranks' memory has its place
-  auto context = Context::Create(options);
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(options));
   std::vector<std::unique_ptr<OwnMemory>> memory;
   for (int i = std::stoi(arguments.at(1)); i > 0; --i) {
     REQUIRE(memory.emplace_back(Own(c, n_pieces)) != nullptr);
@@ -184,9 +169,7 @@ int ManyPieces(const std::vector<std::string>& arguments) {
   for (int round = 0; round < 4; ++round) {
     std::vector<Array<uint8_t>> registered;
     for (const auto& each : memory) {
-      auto one = c.Register<uint8_t>(each->at(0), n_pieces * kPiece);
-      REQUIRE_OK(one);
-      registered.push_back(*one);
+      registered.push_back(Require(c.Register<uint8_t>(each->at(0), n_pieces * kPiece)));
     }
     for (const auto& each : registered) REQUIRE_OK(c.Free(each));
   }

@@ -1,12 +1,14 @@
-// What a rank of a test requires: the function that uses these is the rank's main, prints what does
-// not hold and returns 1.
+// What a rank of a test requires. It prints what does not hold. The macros then return 1 from the
+// function that uses them, which is the rank's main; Require ends the rank.
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <initializer_list>
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "iris/status.h"
 
@@ -24,6 +26,16 @@ inline bool HasTexts(const Status& status, std::initializer_list<std::string_vie
   return std::all_of(texts.begin(), texts.end(), [&status](std::string_view text) {
     return status.message().find(text) != std::string::npos;
   });
+}
+
+// Returns the value of a result that must be OK.
+template <typename T>
+T Require(StatusOr<T> result, int line = __builtin_LINE()) {
+  if (!result.ok()) {
+    std::cout << "line " << line << ": " << Text(result.status()) << std::endl;
+    std::_Exit(1);
+  }
+  return *std::move(result);
 }
 
 }  // namespace iris::testing

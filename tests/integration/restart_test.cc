@@ -36,6 +36,7 @@ namespace {
 
 using testing::Daemon;
 using testing::RankProcesses;
+using testing::Require;
 using testing::Text;
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -51,56 +52,46 @@ uint64_t Pattern(uint32_t rank, uint64_t round, uint64_t i) {
 int Round(Context& context, uint64_t round, bool more, bool* all_more) {
   const uint32_t n = context.n_ranks(), me = context.rank();
   const uint64_t size = 64 + round % 1000;
-  auto allocated = context.Allocate<uint64_t>(size, absl::StrCat("round ", round));
-  REQUIRE_OK(allocated);
-  for (uint64_t i = 0; i < size; ++i) allocated->get()[i] = Pattern(me, round, i);
+  auto allocated = Require(context.Allocate<uint64_t>(size, absl::StrCat("round ", round)));
+  for (uint64_t i = 0; i < size; ++i) allocated.get()[i] = Pattern(me, round, i);
   REQUIRE_OK(context.Barrier());
   for (uint32_t peer = 0; peer < n; ++peer) {
-    const uint64_t* const theirs = context.Translate(peer, allocated->get());
+    const uint64_t* const theirs = context.Translate(peer, allocated.get());
     for (uint64_t i = 0; i < size; ++i) REQUIRE(theirs[i] == Pattern(peer, round, i));
   }
   const uint32_t root = static_cast<uint32_t>(round % n);
   std::string value(40 + 7 * (round % 5000), static_cast<char>('a' + round % 26));
   value[0] = root != 0 || more ? 'm' : 'e';
-  auto heard = context.Broadcast(value, root);
-  REQUIRE_OK(heard);
-  *all_more = (*heard)[0] == 'm';
-  value[0] = (*heard)[0];
-  REQUIRE(*heard == value);
+  auto heard = Require(context.Broadcast(value, root));
+  *all_more = heard[0] == 'm';
+  value[0] = heard[0];
+  REQUIRE(heard == value);
   if (round % 3 == 0) {
-    auto team = context.Split(static_cast<int>(me % 2));
-    REQUIRE_OK(team);
-    REQUIRE_OK(context.Barrier(*team));
-    REQUIRE_OK(context.DestroyTeam(*team));
+    auto team = Require(context.Split(static_cast<int>(me % 2)));
+    REQUIRE_OK(context.Barrier(team));
+    REQUIRE_OK(context.DestroyTeam(team));
   }
   if (round % 5 == 0) {
-    auto own = context.AllocateLocal<uint64_t>(16, absl::StrCat("own ", me));
-    REQUIRE_OK(own);
-    own->get()[0] = Pattern(me, round, 7);
-    auto opened = context.Open<uint64_t>((me + 1) % n, absl::StrCat("own ", (me + 1) % n));
-    REQUIRE_OK(opened);
+    auto own = Require(context.AllocateLocal<uint64_t>(16, absl::StrCat("own ", me)));
+    own.get()[0] = Pattern(me, round, 7);
+    auto opened = Require(context.Open<uint64_t>((me + 1) % n, absl::StrCat("own ", (me + 1) % n)));
     REQUIRE_OK(context.Barrier());
-    REQUIRE(opened->get()[0] == Pattern((me + 1) % n, round, 7));
+    REQUIRE(opened.get()[0] == Pattern((me + 1) % n, round, 7));
     REQUIRE_OK(context.Barrier());
-    REQUIRE_OK(context.Close(*opened));
-    REQUIRE_OK(context.Free(*own));
+    REQUIRE_OK(context.Close(opened));
+    REQUIRE_OK(context.Free(own));
   }
   if (round % 40 == 39 && context.heap_bytes() < 32 * kMiB) REQUIRE_OK(context.Grow(kMiB));
-  REQUIRE_OK(context.Free(*allocated));
+  REQUIRE_OK(context.Free(allocated));
   return 0;
 }
 
 // Until it is told to stop. What is allocated first has to be there at the end.
 int Traffic(const std::vector<std::string>&) {
-  ContextOptions options;
-  options.heap_bytes = 4 * kMiB;
-  options.max_heap_bytes = 64 * kMiB;
-  auto context = Context::Create(options);
-  REQUIRE_OK(context);
-  const uint32_t me = context->rank();
-  auto kept = context->Allocate<uint64_t>(1 << 16, "kept");
-  REQUIRE_OK(kept);
-  for (uint64_t i = 0; i < kept->size; ++i) kept->get()[i] = Pattern(me, 0, i);
+  auto context = Require(Context::Create({.heap_bytes = 4 * kMiB, .max_heap_bytes = 64 * kMiB}));
+  const uint32_t me = context.rank();
+  auto kept = Require(context.Allocate<uint64_t>(1 << 16, "kept"));
+  for (uint64_t i = 0; i < kept.size; ++i) kept.get()[i] = Pattern(me, 0, i);
   std::cout << "ready" << std::endl;
   std::atomic<bool> stop{false};
   std::thread listener([&stop] {
@@ -114,17 +105,17 @@ int Traffic(const std::vector<std::string>&) {
     std::chrono::nanoseconds longest{0};
     for (; more; ++rounds) {
       const auto start = std::chrono::steady_clock::now();
-      if (const int code = Round(*context, rounds, !stop, &more); code != 0) return code;
+      if (const int code = Round(context, rounds, !stop, &more); code != 0) return code;
       longest =
           std::max<std::chrono::nanoseconds>(longest, std::chrono::steady_clock::now() - start);
     }
-    for (uint32_t peer = 0; peer < context->n_ranks(); ++peer) {
-      const uint64_t* const theirs = context->Translate(peer, kept->get());
-      for (uint64_t i = 0; i < kept->size; ++i) REQUIRE(theirs[i] == Pattern(peer, 0, i));
+    for (uint32_t peer = 0; peer < context.n_ranks(); ++peer) {
+      const uint64_t* const theirs = context.Translate(peer, kept.get());
+      for (uint64_t i = 0; i < kept.size; ++i) REQUIRE(theirs[i] == Pattern(peer, 0, i));
     }
-    REQUIRE_OK(context->Health());
-    REQUIRE_OK(context->Barrier());
-    REQUIRE_OK(context->Leave());
+    REQUIRE_OK(context.Health());
+    REQUIRE_OK(context.Barrier());
+    REQUIRE_OK(context.Leave());
     std::cout << "rounds " << rounds << ", longest "
               << std::chrono::duration_cast<std::chrono::milliseconds>(longest).count() << " ms"
               << std::endl;
@@ -148,14 +139,11 @@ int ComeAndGo(const std::vector<std::string>&) {
     bool more = true;
     uint64_t lives = 0;
     for (; more; ++lives) {
-      ContextOptions options;
-      options.job = absl::StrCat("life-", lives);
-      options.heap_bytes = 2 * kMiB;
-      auto context = Context::Create(options);
-      REQUIRE_OK(context);
+      auto context =
+          Require(Context::Create({.job = absl::StrCat("life-", lives), .heap_bytes = 2 * kMiB}));
       if (lives == 0) std::cout << "ready" << std::endl;
-      if (const int code = Round(*context, 0, !stop, &more); code != 0) return code;
-      REQUIRE_OK(context->Leave());
+      if (const int code = Round(context, 0, !stop, &more); code != 0) return code;
+      REQUIRE_OK(context.Leave());
     }
     std::cout << "lives " << lives << std::endl;
     return 0;
@@ -171,9 +159,7 @@ int ComeAndGo(const std::vector<std::string>&) {
 class RestartTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    testing::DaemonOptions options;
-    options.supervised = true;
-    auto daemon = Daemon::Start(options);
+    auto daemon = Daemon::Start({.supervised = true});
     ASSERT_TRUE(daemon.ok()) << daemon.status();
     daemon_ = *std::move(daemon);
   }

@@ -30,6 +30,7 @@ using ::testing::HasSubstr;
 using testing::Prober;
 using testing::RankProcesses;
 using testing::RawSession;
+using testing::Require;
 using testing::Text;
 using wire::CallMethod;
 using wire::FrameType;
@@ -48,14 +49,11 @@ int Obeys(const std::vector<std::string>&) {
       if (what != "join") options.connect_timeout = std::chrono::seconds(60);
       options.heap_bytes = 2 * kMiB;
       options.max_heap_bytes = 64 * kMiB;
-      auto created = Context::Create(options);
-      REQUIRE_OK(created);
-      context = std::make_unique<Context>(*std::move(created));
+      context = std::make_unique<Context>(Require(Context::Create(options)));
     } else if (what == "allocate") {
-      auto allocated = context->Allocate<uint64_t>(1000);
-      REQUIRE_OK(allocated);
-      held.push_back(*allocated);
-      for (uint64_t i = 0; i < 1000; ++i) allocated->get()[i] = context->rank() + 10 * i;
+      auto allocated = Require(context->Allocate<uint64_t>(1000));
+      held.push_back(allocated);
+      for (uint64_t i = 0; i < 1000; ++i) allocated.get()[i] = context->rank() + 10 * i;
     } else if (what == "check") {
       REQUIRE_OK(context->Barrier());
       for (const Array<uint64_t>& each : held) {
@@ -70,9 +68,7 @@ int Obeys(const std::vector<std::string>&) {
       REQUIRE_OK(context->Grow(2 * kMiB));
     } else if (what == "broadcast") {
       const std::string value(100'000, 'b');
-      auto heard = context->Broadcast(value, 0);
-      REQUIRE_OK(heard);
-      REQUIRE(*heard == value);
+      REQUIRE(Require(context->Broadcast(value, 0)) == value);
     } else if (what == "fail") {  // irisd has to say soon that somebody died
       Status health = context->Health();
       for (int i = 0; i < 2000 && health.ok(); ++i) {
@@ -281,22 +277,19 @@ TEST_F(ClientsTest, OneOutcomeWhateverIsAskedAgain) {
   const uint64_t again = first->Make(CallMethod::kOperate, broadcast);
   v1::OperateRequest hears = second->OperateRequest(joined[1], 0);
   hears.mutable_broadcast()->set_root(0);
-  const auto heard = second->Call<v1::OperateReply>(CallMethod::kOperate, hears);
-  ASSERT_TRUE(heard.ok()) << heard.status();
-  EXPECT_EQ(heard->outcome().result().value(), "the first value");
-  const auto told = first->Await<v1::OperateReply>(again);
-  ASSERT_TRUE(told.ok()) << told.status();
-  EXPECT_EQ(told->outcome().result().value(), "the first value");
+  const auto heard = Require(second->Call<v1::OperateReply>(CallMethod::kOperate, hears));
+  EXPECT_EQ(heard.outcome().result().value(), "the first value");
+  const auto told = Require(first->Await<v1::OperateReply>(again));
+  EXPECT_EQ(told.outcome().result().value(), "the first value");
   // Decided, and asked for again by both after another restart, as something else.
   Restart();
   ASSERT_TRUE(first->FollowRestart().ok());
   ASSERT_TRUE(second->FollowRestart().ok());
   for (FrameSession* rank : {first.get(), second.get()}) {
     const v1::JoinReply& job = joined[rank == first.get() ? 0 : 1];
-    const auto outcome = rank->Call<v1::OperateReply>(CallMethod::kOperate,
-                                                      rank->AllocateRequest(job, 0, 4096, "other"));
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    EXPECT_EQ(outcome->outcome().result().value(), "the first value");
+    const auto outcome = Require(rank->Call<v1::OperateReply>(
+        CallMethod::kOperate, rank->AllocateRequest(job, 0, 4096, "other")));
+    EXPECT_EQ(outcome.outcome().result().value(), "the first value");
   }
   EXPECT_TRUE(first->Leave(joined[0]).ok());
   EXPECT_TRUE(second->Leave(joined[1]).ok());
@@ -361,9 +354,8 @@ TEST_F(ClientsTest, AGrowthThatIsBeingMappedIsSentAgain) {
   outcome = second->Await<v1::OperateReply>(last[1]);
   ASSERT_TRUE(outcome.ok()) << outcome.status();
   EXPECT_EQ(outcome->outcome().code(), 0u) << outcome->outcome().text();
-  const auto status = daemon_->GetStatus();
-  ASSERT_TRUE(status.ok());
-  EXPECT_EQ(status->heap_bytes(), 8 * kMiB);
+  const auto status = Require(daemon_->GetStatus());
+  EXPECT_EQ(status.heap_bytes(), 8 * kMiB);
   EXPECT_TRUE(first->Leave(joined[0]).ok());
   EXPECT_TRUE(second->Leave(joined[1]).ok());
   ExpectNobodyWasTold();
@@ -385,24 +377,16 @@ TEST_F(ClientsTest, ClientsOfVersion1Resume) {
     ASSERT_TRUE(other->FollowRestart().ok());
     auto next = OpenFrames(wire::kVersion);
     ASSERT_TRUE(next != nullptr);
-    v1::ResumeRequest resume;
-    resume.set_session_id(next->id());
-    resume.set_job_id(joined[1].job_id());
-    resume.set_job("old");
-    resume.set_rank(1);
-    resume.set_epoch(joined[1].epoch());
-    const auto resumed = next->Call<v1::ResumeReply>(CallMethod::kResume, resume);
-    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    Require(
+        next->Call<v1::ResumeReply>(CallMethod::kResume, next->ResumeRequest(joined[1], "old", 1)));
     old = std::move(next);
     const uint64_t call =
         other->Make(CallMethod::kOperate, other->AllocateRequest(joined[0], k, 4096, ""));
-    const auto mine = old->Call<v1::OperateReply>(CallMethod::kOperate,
-                                                  old->AllocateRequest(joined[1], k, 4096, ""));
-    ASSERT_TRUE(mine.ok()) << mine.status();
-    EXPECT_EQ(mine->outcome().code(), 0u) << mine->outcome().text();
-    const auto theirs = other->Await<v1::OperateReply>(call);
-    ASSERT_TRUE(theirs.ok()) << theirs.status();
-    EXPECT_EQ(theirs->outcome().result().offset_bytes(), mine->outcome().result().offset_bytes());
+    const auto mine = Require(old->Call<v1::OperateReply>(
+        CallMethod::kOperate, old->AllocateRequest(joined[1], k, 4096, "")));
+    EXPECT_EQ(mine.outcome().code(), 0u) << mine.outcome().text();
+    const auto theirs = Require(other->Await<v1::OperateReply>(call));
+    EXPECT_EQ(theirs.outcome().result().offset_bytes(), mine.outcome().result().offset_bytes());
   }
   EXPECT_TRUE(other->Leave(joined[0]).ok());
   EXPECT_TRUE(old->Leave(joined[1]).ok());
@@ -414,10 +398,9 @@ TEST_F(ClientsTest, ClientsOfVersion1Resume) {
 TEST_F(ClientsTest, ClientsOfGrpcResume) {
   auto rank = RawSession::Open(daemon_->session_socket());
   ASSERT_TRUE(rank.ok()) << rank.status();
-  const auto joined = (*rank)->Join((*rank)->JoinRequest("grpc", 0, 1));
-  ASSERT_TRUE(joined.ok()) << joined.status();
+  const auto joined = Require((*rank)->Join((*rank)->JoinRequest("grpc", 0, 1)));
   ASSERT_TRUE((*rank)->ReceiveDescriptors(3).ok());
-  ASSERT_TRUE((*rank)->Mapped(*joined).ok());
+  ASSERT_TRUE((*rank)->Mapped(joined).ok());
   for (uint64_t k = 0; k < 3; ++k) {
     Restart();
     EXPECT_TRUE(testing::WaitClosed((*rank)->socket(), absl::Seconds(20)));
@@ -426,17 +409,17 @@ TEST_F(ClientsTest, ClientsOfGrpcResume) {
     grpc::ClientContext context;
     v1::ResumeRequest resume;
     resume.set_session_id((*rank)->id());
-    resume.set_job_id(joined->job_id());
+    resume.set_job_id(joined.job_id());
     resume.set_job("grpc");
     resume.set_rank(0);
-    resume.set_epoch(joined->epoch());
+    resume.set_epoch(joined.epoch());
     v1::ResumeReply reply;
     const grpc::Status resumed = (*rank)->heap().Resume(&context, resume, &reply);
     ASSERT_TRUE(resumed.ok()) << resumed.error_message();
-    const auto allocated = (*rank)->Allocate(*joined, k, 4096);
+    const auto allocated = (*rank)->Allocate(joined, k, 4096);
     EXPECT_TRUE(allocated.ok()) << allocated.status();
   }
-  EXPECT_TRUE((*rank)->Leave(*joined).ok());
+  EXPECT_TRUE((*rank)->Leave(joined).ok());
   EXPECT_EQ(InLog("rank_dead"), 0);
 }
 
@@ -511,9 +494,8 @@ TEST_F(ClientsTest, AGenerationThatIsNoneEndsTheSession) {
     ASSERT_TRUE(session != nullptr);
     Restart();
     ASSERT_TRUE(bystander->FollowRestart().ok());
-    const auto generation = session->AwaitRestarted();
-    ASSERT_TRUE(generation.ok()) << generation.status();
-    ASSERT_TRUE(each.act(*session, *generation).ok());
+    const auto generation = Require(session->AwaitRestarted());
+    ASSERT_TRUE(each.act(*session, generation).ok());
     const absl::Status end = session->AwaitEnd();
     EXPECT_EQ(end.code(), StatusCode::kInvalidArgument) << end;
     EXPECT_THAT(std::string(end.message()), HasSubstr(each.error));
@@ -552,23 +534,17 @@ TEST_F(ClientsTest, WhatIsSaidBeforeTheAnswerIsDropped) {
   }
   StartAgain();
   ASSERT_TRUE(session->FollowRestart().ok());
-  const auto allocated = session->Call<v1::OperateReply>(
-      CallMethod::kOperate, session->AllocateRequest(joined[0], 0, 4096, "only"));
-  ASSERT_TRUE(allocated.ok()) << allocated.status();
-  EXPECT_EQ(allocated->outcome().code(), 0u) << allocated->outcome().text();
-  EXPECT_EQ(allocated->outcome().k(), 0u);
+  const auto allocated = Require(session->Call<v1::OperateReply>(
+      CallMethod::kOperate, session->AllocateRequest(joined[0], 0, 4096, "only")));
+  EXPECT_EQ(allocated.outcome().code(), 0u) << allocated.outcome().text();
+  EXPECT_EQ(allocated.outcome().k(), 0u);
   // What it has not received since then it cannot acknowledge.
   ASSERT_TRUE(session->Send(FrameType::kAck, wire::AckPayload{.count = 1}).ok());
   EXPECT_EQ(session->AwaitEnd().code(), StatusCode::kInvalidArgument);
   // Its process lives, so the rank is to leave or to resume; another session of it does.
   auto next = OpenFrames();
-  v1::ResumeRequest resume;
-  resume.set_session_id(next->id());
-  resume.set_job_id(joined[0].job_id());
-  resume.set_job("early");
-  resume.set_rank(0);
-  resume.set_epoch(joined[0].epoch());
-  (void)next->Call<v1::ResumeReply>(CallMethod::kResume, resume);
+  (void)next->Call<v1::ResumeReply>(CallMethod::kResume,
+                                    next->ResumeRequest(joined[0], "early", 0));
   EXPECT_TRUE(next->Leave(joined[0]).ok());
 }
 

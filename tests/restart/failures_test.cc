@@ -32,6 +32,7 @@ using testing::kFailingCallCount;
 using testing::kFailingCalls;
 using testing::KillPoints;
 using testing::RankProcesses;
+using testing::Require;
 using testing::Text;
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -53,24 +54,19 @@ class Life {
     options.max_heap_bytes = 64 * kMiB;
     options.join_timeout = std::chrono::seconds(10);
     options.timeout = std::chrono::seconds(10);
-    auto context = Context::Create(options);
-    REQUIRE_OK(context);
-    context_ = std::make_unique<Context>(*std::move(context));
+    context_ = std::make_unique<Context>(Require(Context::Create(options)));
     Context& c = *context_;
-    auto first = c.Allocate<uint64_t>(1000, "first");
-    REQUIRE_OK(first);
+    auto first = Require(c.Allocate<uint64_t>(1000, "first"));
     auto grown = c.Allocate<uint64_t>(3 * kMiB / 8, "grown");  // needs more memory
     REQUIRE_OK(grown);
-    auto shared =
-        c.RegisterSymmetric<uint64_t>(reinterpret_cast<uint64_t*>(own_.at(0)), 1000, "own");
-    REQUIRE_OK(shared);
-    auto local = c.AllocateLocal<uint64_t>(16, "local");
-    REQUIRE_OK(local);
-    arrays_ = {*first, *grown, *shared};
+    auto shared = Require(
+        c.RegisterSymmetric<uint64_t>(reinterpret_cast<uint64_t*>(own_.at(0)), 1000, "own"));
+    auto local = Require(c.AllocateLocal<uint64_t>(16, "local"));
+    arrays_ = {first, *grown, shared};
     for (const Array<uint64_t>& each : arrays_) {
       for (uint64_t i = 0; i < each.size; ++i) each.get()[i] = Pattern(c.rank(), i);
     }
-    local_ = *local;
+    local_ = local;
     REQUIRE_OK(c.Barrier());
     return 0;
   }
@@ -83,17 +79,13 @@ class Life {
         for (uint64_t i = 0; i < each.size; ++i) REQUIRE(found[i] == Pattern(rank, i));
       }
     }
-    auto more = c.Allocate<uint64_t>(1000, "more");
-    REQUIRE_OK(more);
-    REQUIRE_OK(c.Free(*more));
+    auto more = Require(c.Allocate<uint64_t>(1000, "more"));
+    REQUIRE_OK(c.Free(more));
     const std::string value(20'000, 'v');
-    auto heard = c.Broadcast(value, 1);
-    REQUIRE_OK(heard);
-    REQUIRE(*heard == value);
-    auto team = c.Split(0);
-    REQUIRE_OK(team);
-    REQUIRE_OK(c.Barrier(*team));
-    REQUIRE_OK(c.DestroyTeam(*team));
+    REQUIRE(Require(c.Broadcast(value, 1)) == value);
+    auto team = Require(c.Split(0));
+    REQUIRE_OK(c.Barrier(team));
+    REQUIRE_OK(c.DestroyTeam(team));
     REQUIRE_OK(c.Barrier());
     return 0;
   }

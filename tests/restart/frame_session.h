@@ -145,47 +145,34 @@ class FrameSession {
   }
 
   iris::v1::JoinRequest JoinRequest(const std::string& job, int rank, int n_ranks) const {
-    iris::v1::JoinRequest request;
-    request.set_session_id(id_);
-    request.set_job(job);
-    request.set_rank(rank);
-    request.set_n_ranks(n_ranks);
-    request.set_local_rank(rank);
-    request.set_heap_bytes(2 << 20);
+    iris::v1::JoinRequest request = JoinRequestOf(id_, job, rank, n_ranks);
     request.set_max_heap_bytes(64 << 20);
-    request.set_timeout_ms(20'000);
     request.set_number(1);
     return request;
   }
   iris::v1::MappedRequest MappedRequest(const iris::v1::JoinReply& joined) const {
-    iris::v1::MappedRequest request;
-    request.set_session_id(id_);
-    request.set_job_id(joined.job_id());
-    request.set_epoch(joined.epoch());
-    request.set_base(0x400000000000ull);
-    return request;
+    return MappedRequestOf(id_, joined);
   }
   iris::v1::OperateRequest OperateRequest(const iris::v1::JoinReply& joined, uint64_t k) const {
-    iris::v1::OperateRequest request;
-    request.set_session_id(id_);
-    request.set_job_id(joined.job_id());
-    request.set_k(k);
-    request.set_timeout_ms(20'000);
-    return request;
+    return OperateRequestOf(id_, joined, k);
   }
   iris::v1::OperateRequest AllocateRequest(const iris::v1::JoinReply& joined, uint64_t k,
                                            uint64_t bytes, const std::string& name) const {
-    iris::v1::OperateRequest request = OperateRequest(joined, k);
-    request.mutable_allocate()->set_bytes(bytes);
-    request.mutable_allocate()->set_alignment_bytes(1024);
-    request.mutable_allocate()->set_name(name);
+    return AllocateRequestOf(id_, joined, k, bytes, name);
+  }
+  iris::v1::ResumeRequest ResumeRequest(const iris::v1::JoinReply& joined, const std::string& job,
+                                        int rank) const {
+    iris::v1::ResumeRequest request;
+    request.set_session_id(id_);
+    request.set_job_id(joined.job_id());
+    request.set_job(job);
+    request.set_rank(rank);
+    request.set_epoch(joined.epoch());
     return request;
   }
   absl::Status Leave(const iris::v1::JoinReply& joined) {
-    iris::v1::LeaveRequest request;
-    request.set_session_id(id_);
-    request.set_job_id(joined.job_id());
-    return Call<iris::v1::LeaveReply>(wire::CallMethod::kLeave, request).status();
+    return Call<iris::v1::LeaveReply>(wire::CallMethod::kLeave, LeaveRequestOf(id_, joined))
+        .status();
   }
 
  private:

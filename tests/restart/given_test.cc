@@ -233,17 +233,12 @@ class GivenTest : public ::testing::Test {
   // A job of one rank, with 2 MiB of memory that says what it is.
   void Begin(const Manager::Given& given = {}) {
     ASSERT_TRUE(manager_.Start(given)) << manager_.log();
-    auto opened = FrameSession::Open(socket());
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    rank_ = *std::move(opened);
+    rank_ = Require(FrameSession::Open(socket()));
     const auto joined =
-        rank_->Call<v1::JoinReply>(CallMethod::kJoin, rank_->JoinRequest("given", 0, 1));
-    ASSERT_TRUE(joined.ok()) << joined.status();
-    joined_ = *joined;
+        Require(rank_->Call<v1::JoinReply>(CallMethod::kJoin, rank_->JoinRequest("given", 0, 1)));
+    joined_ = joined;
     ASSERT_TRUE(rank_->AwaitDescriptors(3).ok());
-    const auto mapped =
-        rank_->Call<v1::MappedReply>(CallMethod::kMapped, rank_->MappedRequest(joined_));
-    ASSERT_TRUE(mapped.ok()) << mapped.status();
+    Require(rank_->Call<v1::MappedReply>(CallMethod::kMapped, rank_->MappedRequest(joined_)));
   }
   std::string socket() const { return manager_.runtime_dir() + "/session.sock"; }
 
@@ -263,30 +258,26 @@ class GivenTest : public ::testing::Test {
       ASSERT_TRUE(session.ok()) << session.status() << manager_.log();
       FrameSession& next = **session;
       const auto joined =
-          next.Call<v1::JoinReply>(CallMethod::kJoin, next.JoinRequest("next", 0, 1));
-      ASSERT_TRUE(joined.ok()) << joined.status();
+          Require(next.Call<v1::JoinReply>(CallMethod::kJoin, next.JoinRequest("next", 0, 1)));
       ASSERT_TRUE(next.AwaitDescriptors(3).ok());
-      ASSERT_TRUE(
-          next.Call<v1::MappedReply>(CallMethod::kMapped, next.MappedRequest(*joined)).ok());
-      const auto allocated = next.Call<v1::OperateReply>(
-          CallMethod::kOperate, next.AllocateRequest(*joined, 0, 4096, "x"));
-      ASSERT_TRUE(allocated.ok()) << allocated.status();
-      EXPECT_EQ(allocated->outcome().code(), 0u);
+      ASSERT_TRUE(next.Call<v1::MappedReply>(CallMethod::kMapped, next.MappedRequest(joined)).ok());
+      const auto allocated = Require(next.Call<v1::OperateReply>(
+          CallMethod::kOperate, next.AllocateRequest(joined, 0, 4096, "x")));
+      EXPECT_EQ(allocated.outcome().code(), 0u);
       if (i == 0) {
         manager_.Kill();
         ASSERT_TRUE(manager_.Start({})) << manager_.log();
         ASSERT_TRUE(next.FollowRestart().ok());
       }
-      EXPECT_TRUE(next.Leave(*joined).ok());
+      EXPECT_TRUE(next.Leave(joined).ok());
     }
   }
   // The rank goes on: its next allocation succeeds.
   void ExpectGoesOn() {
     ASSERT_TRUE(rank_->FollowRestart().ok()) << manager_.log();
-    const auto allocated = rank_->Call<v1::OperateReply>(
-        CallMethod::kOperate, rank_->AllocateRequest(joined_, 0, 4096, "x"));
-    ASSERT_TRUE(allocated.ok()) << allocated.status();
-    EXPECT_EQ(allocated->outcome().code(), 0u) << allocated->outcome().text();
+    const auto allocated = Require(rank_->Call<v1::OperateReply>(
+        CallMethod::kOperate, rank_->AllocateRequest(joined_, 0, 4096, "x")));
+    EXPECT_EQ(allocated.outcome().code(), 0u) << allocated.outcome().text();
     EXPECT_TRUE(rank_->Leave(joined_).ok());
   }
   void ExpectToldOfItsMemory() {
@@ -441,14 +432,12 @@ TEST_F(GivenTest, WhatIsMissingIsLost) {
 
 TEST_F(GivenTest, PagesOfAnotherJobAreLost) {
   Begin();
-  auto opened = FrameSession::Open(socket());
-  ASSERT_TRUE(opened.ok());
-  FrameSession& other = **opened;
+  auto opened = Require(FrameSession::Open(socket()));
+  FrameSession& other = *opened;
   const auto joined =
-      other.Call<v1::JoinReply>(CallMethod::kJoin, other.JoinRequest("other", 0, 1));
-  ASSERT_TRUE(joined.ok()) << joined.status();
+      Require(other.Call<v1::JoinReply>(CallMethod::kJoin, other.JoinRequest("other", 0, 1)));
   ASSERT_TRUE(other.AwaitDescriptors(3).ok());
-  ASSERT_TRUE(other.Call<v1::MappedReply>(CallMethod::kMapped, other.MappedRequest(*joined)).ok());
+  ASSERT_TRUE(other.Call<v1::MappedReply>(CallMethod::kMapped, other.MappedRequest(joined)).ok());
   Change([](std::vector<Named>* kept) {
     std::vector<std::string> names;
     for (const Named& each : *kept) {
@@ -462,12 +451,11 @@ TEST_F(GivenTest, PagesOfAnotherJobAreLost) {
   });
   ExpectToldOfItsMemory();
   ASSERT_TRUE(other.FollowRestart().ok());
-  const auto allocated = other.Call<v1::OperateReply>(CallMethod::kOperate,
-                                                      other.AllocateRequest(*joined, 0, 4096, "x"));
-  ASSERT_TRUE(allocated.ok()) << allocated.status();
-  EXPECT_THAT(allocated->outcome().text(), HasSubstr("was lost"));
-  EXPECT_TRUE(other.Leave(*joined).ok());
-  opened->reset();
+  const auto allocated = Require(other.Call<v1::OperateReply>(
+      CallMethod::kOperate, other.AllocateRequest(joined, 0, 4096, "x")));
+  EXPECT_THAT(allocated.outcome().text(), HasSubstr("was lost"));
+  EXPECT_TRUE(other.Leave(joined).ok());
+  opened.reset();
   ExpectServes();
   ExpectNothingLeft();
 }
@@ -499,17 +487,12 @@ TEST_F(GivenTest, WhatIsNoSessionHasHungUp) {
     });
     if (HasFatalFailure()) return;
     EXPECT_EQ(rank_->AwaitEnd().code(), StatusCode::kUnavailable);
-    auto next = FrameSession::Open(socket());
-    ASSERT_TRUE(next.ok()) << next.status();
-    v1::ResumeRequest resume;
-    resume.set_session_id((*next)->id());
-    resume.set_job_id(joined_.job_id());
-    resume.set_job("given");
-    resume.set_epoch(joined_.epoch());
-    const auto resumed = (*next)->Call<v1::ResumeReply>(CallMethod::kResume, resume);
+    auto next = Require(FrameSession::Open(socket()));
+    const auto resumed =
+        next->Call<v1::ResumeReply>(CallMethod::kResume, next->ResumeRequest(joined_, "given", 0));
     EXPECT_TRUE(resumed.ok()) << resumed.status() << manager_.log();
-    EXPECT_TRUE((*next)->Leave(joined_).ok());
-    next->reset();
+    EXPECT_TRUE(next->Leave(joined_).ok());
+    next.reset();
     ExpectServes();
     ExpectNothingLeft();
     manager_.Kill();

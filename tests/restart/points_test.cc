@@ -24,6 +24,7 @@ using testing::Eventually;
 using testing::KillPoints;
 using testing::Prober;
 using testing::RankProcesses;
+using testing::Require;
 using testing::Text;
 
 constexpr uint64_t kMiB = 1 << 20;
@@ -42,47 +43,39 @@ int Life(uint64_t life, OwnMemory& own) {
   options.job = absl::StrCat("life-", life);
   options.heap_bytes = 2 * kMiB;
   options.max_heap_bytes = 64 * kMiB;
-  auto context = Context::Create(options);
-  REQUIRE_OK(context);
-  Context& c = *context;
+  Context c = Require(Context::Create(options));
   const uint32_t me = c.rank(), peer = 1 - me;
-  auto first = c.Allocate<uint64_t>(1000, "first");
-  REQUIRE_OK(first);
-  for (uint64_t i = 0; i < 1000; ++i) first->get()[i] = Pattern(me, life, i);
+  auto first = Require(c.Allocate<uint64_t>(1000, "first"));
+  for (uint64_t i = 0; i < 1000; ++i) first.get()[i] = Pattern(me, life, i);
   auto grown = c.Allocate<uint64_t>(3 * kMiB / 8, "grown");  // needs more memory
   REQUIRE_OK(grown);
   for (uint64_t i = 0; i < grown->size; i += 1000) grown->get()[i] = Pattern(me, life, i);
-  auto shared = c.RegisterSymmetric<uint64_t>(reinterpret_cast<uint64_t*>(own.at(0)), 1000, "own");
-  REQUIRE_OK(shared);
-  for (uint64_t i = 0; i < 1000; ++i) shared->get()[i] = ~Pattern(me, life, i);
-  auto local = c.AllocateLocal<uint64_t>(16, "local");
-  REQUIRE_OK(local);
-  local->get()[3] = Pattern(me, life, 3);
-  auto opened = c.Open<uint64_t>(peer, "local");
-  REQUIRE_OK(opened);
+  auto shared =
+      Require(c.RegisterSymmetric<uint64_t>(reinterpret_cast<uint64_t*>(own.at(0)), 1000, "own"));
+  for (uint64_t i = 0; i < 1000; ++i) shared.get()[i] = ~Pattern(me, life, i);
+  auto local = Require(c.AllocateLocal<uint64_t>(16, "local"));
+  local.get()[3] = Pattern(me, life, 3);
+  auto opened = Require(c.Open<uint64_t>(peer, "local"));
   REQUIRE_OK(c.Barrier());
-  REQUIRE(opened->get()[3] == Pattern(peer, life, 3));
+  REQUIRE(opened.get()[3] == Pattern(peer, life, 3));
   for (uint64_t i = 0; i < 1000; ++i) {
-    REQUIRE(c.Translate(peer, first->get())[i] == Pattern(peer, life, i));
-    REQUIRE(c.Translate(peer, shared->get())[i] == ~Pattern(peer, life, i));
+    REQUIRE(c.Translate(peer, first.get())[i] == Pattern(peer, life, i));
+    REQUIRE(c.Translate(peer, shared.get())[i] == ~Pattern(peer, life, i));
   }
   for (uint64_t i = 0; i < grown->size; i += 1000) {
     REQUIRE(c.Translate(peer, grown->get())[i] == Pattern(peer, life, i));
   }
   const std::string value(20'000, static_cast<char>('a' + life % 26));
-  auto heard = c.Broadcast(value, static_cast<uint32_t>(life % kRanks));
-  REQUIRE_OK(heard);
-  REQUIRE(*heard == value);
-  auto team = c.Split(0);
-  REQUIRE_OK(team);
-  REQUIRE_OK(c.Barrier(*team));
-  REQUIRE_OK(c.DestroyTeam(*team));
-  REQUIRE_OK(c.Close(*opened));
+  REQUIRE(Require(c.Broadcast(value, static_cast<uint32_t>(life % kRanks))) == value);
+  auto team = Require(c.Split(0));
+  REQUIRE_OK(c.Barrier(team));
+  REQUIRE_OK(c.DestroyTeam(team));
+  REQUIRE_OK(c.Close(opened));
   REQUIRE_OK(c.Barrier());
-  REQUIRE_OK(c.Free(*local));
-  REQUIRE_OK(c.Free(*shared));
+  REQUIRE_OK(c.Free(local));
+  REQUIRE_OK(c.Free(shared));
   REQUIRE_OK(c.Free(*grown));
-  REQUIRE_OK(c.Free(*first));
+  REQUIRE_OK(c.Free(first));
   REQUIRE_OK(c.Leave());
   return 0;
 }

@@ -30,22 +30,12 @@
 #include "absl/time/time.h"
 #include "device/base/descriptors.h"
 #include "iris/context.h"
+#include "tests/cc/require.h"
 #include "tests/integration/daemon_harness.h"
 #include "tests/integration/rank_processes.h"
 #include "tests/restart/kill_points.h"
 
 namespace iris::testing {
-
-// True once `done` is; false after `timeout`.
-template <typename F>
-bool Eventually(F done, absl::Duration timeout = absl::Seconds(60)) {
-  const absl::Time end = absl::Now() + timeout;
-  while (!done()) {
-    if (absl::Now() > end) return false;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return true;
-}
 
 // How often `text` is in `log`.
 inline int CountOf(const std::string& log, const std::string& text) {
@@ -214,11 +204,7 @@ class RestartFixture : public ::testing::Test {
     return options;
   }
 
-  void SetUp() override {
-    auto daemon = Daemon::Start(Options());
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-  }
+  void SetUp() override { daemon_ = Require(Daemon::Start(Options())); }
   void TearDown() override {
     if (daemon_ != nullptr) ExpectNoOtherEnd();
     if (HasFailure() && daemon_ != nullptr) {
