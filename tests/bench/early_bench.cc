@@ -67,10 +67,9 @@ constexpr Mode kModes[] = {{"one after another", false, false},
                            {"both early", true, true}};
 
 std::vector<double> Measure(uint32_t n_ranks, uint64_t count, const Mode& mode) {
-  World world(n_ranks, 4 * count * sizeof(float) + (uint64_t{96} << 20));
   std::vector<std::vector<double>> times(n_ranks, std::vector<double>(kReplays));
-  world.Run([&](Rank& rank) {
-    ccl::Config config = world.SharedConfig();
+  World(n_ranks, 4 * count * sizeof(float) + (uint64_t{96} << 20)).Run([&](Rank& rank) {
+    ccl::Config config = rank.SharedConfig();
     config.early = mode.collective_early;
     const ccl::Comm comm = rank.NewComm(rank.ctx.world, config);
     float* const x = rank.New<float>(count);

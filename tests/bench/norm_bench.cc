@@ -158,8 +158,7 @@ class Slowest {
 
 void MeasureAlone(Report* report) {
   constexpr uint64_t kBytes = kMostRows * kMostHidden * sizeof(uint16_t);
-  World world(1, 3 * kBytes + (256 << 20));
-  world.Run([&](Rank& rank) {
+  World(1, 3 * kBytes + (256 << 20)).Run([&](Rank& rank) {
     auto* const in = rank.New<uint16_t>(kMostRows * kMostHidden);
     auto* const residual = rank.New<uint16_t>(kMostRows * kMostHidden);
     auto* const out = rank.New<uint16_t>(kMostRows * kMostHidden);
@@ -213,70 +212,70 @@ struct Limits {
 void MeasureRanks(uint32_t n_ranks, Limits limits, Report* report) {
   constexpr uint64_t kElements = kMostRowsOfRanks * kMostHidden;
   const bool all = limits.blocks == 0 && limits.threads == 0;
-  World world(n_ranks, 4 * kElements * sizeof(uint16_t) + (uint64_t{kEmulated ? 256 : 1024} << 20));
   Slowest slowest(n_ranks);
-  world.Run([&](Rank& rank) {
-    auto* const in = rank.New<uint16_t>(kElements);
-    auto* const residual = rank.New<uint16_t>(kElements);
-    auto* const residual_out = rank.New<uint16_t>(kElements);
-    auto* const out = rank.New<uint16_t>(kElements);
-    auto* const weight = rank.New<uint16_t>(kMostHidden);
-    rank.Write(in, Values(1 + rank.rank(), kElements));
-    rank.Write(residual, Values(kResidualSeed, kElements));
-    rank.Write(weight, Values(kWeightSeed, kMostHidden));
-    norm::Norm call;
-    call.in = in;
-    call.residual = residual;
-    call.residual_out = residual_out;
-    call.weight = weight;
-    call.out = out;
-    const auto add = [&](const norm::Problem& problem, const std::string& how,
-                         std::vector<double> samples) {
-      slowest.Put(rank, std::move(samples));
-      if (rank.rank() == 0) {
-        report->Add(NameOf(problem, std::to_string(n_ranks) + " ranks, " + how), slowest.Get(),
-                    "us");
-      }
-      rank.HostBarrier();
-    };
-    ccl::Config config;
-    config.blocks = limits.blocks;
-    config.block_threads = limits.threads;
-    const ccl::Comm comm = rank.NewComm(rank.ctx.world, config);
-    for (const uint64_t rows : {1, 4, 16, 64, 256}) {
-      if (rows > kMostRowsOfRanks || (!all && rows > 1)) continue;
-      norm::Problem& p = call.problem;
-      p = {ccl::Operation::kAllReduceRmsNorm,
-           {rows, kMostHidden, DType::kBf16, DType::kBf16, DType::kBf16, true}};
-      for (const norm::Variant variant : {norm::Variant::kPackets, norm::Variant::kLines,
-                                          norm::Variant::kTwoLines, norm::Variant::kTwoShot}) {
-        p.variant = variant;
-        norm::Plan plan;
-        if (!norm::Choose(comm, p, &plan).ok()) continue;
-        std::vector<double> samples =
-            Measure(rank, comm, [&] { Check(norm::Launch(comm, call, rank.stream)); });
-        Compare(rank, call);
-        add(p,
-            norm::VariantName(variant) + std::string(", ") + ShapeOf(plan.blocks, plan.threads) +
-                ", parts " + std::to_string(plan.parts),
-            std::move(samples));
-      }
-      if (!all) continue;
-      for (const ccl::Variant variant : {ccl::Variant::kPackets, ccl::Variant::kLines,
-                                         ccl::Variant::kTwoLines, ccl::Variant::kAuto}) {
-        const uint64_t count = rows * kMostHidden;
-        const ccl::Plan plan = ccl::Choose(
-            comm, {ccl::Operation::kAllReduce, count, DType::kBf16, ccl::ReduceOp::kSum, variant});
-        add(p,
-            "all_reduce alone, " + std::string(ccl::VariantName(variant)) + " (" +
-                ccl::VariantName(plan.variant) + "), " + ShapeOf(plan.blocks, plan.threads),
-            Measure(rank, comm, [&] {
-              Check(ccl::AllReduce(comm, in, out, count, DType::kBf16, ccl::ReduceOp::kSum,
-                                   rank.stream, variant));
-            }));
-      }
-    }
-  });
+  World(n_ranks, 4 * kElements * sizeof(uint16_t) + (uint64_t{kEmulated ? 256 : 1024} << 20))
+      .Run([&](Rank& rank) {
+        auto* const in = rank.New<uint16_t>(kElements);
+        auto* const residual = rank.New<uint16_t>(kElements);
+        auto* const residual_out = rank.New<uint16_t>(kElements);
+        auto* const out = rank.New<uint16_t>(kElements);
+        auto* const weight = rank.New<uint16_t>(kMostHidden);
+        rank.Write(in, Values(1 + rank.rank(), kElements));
+        rank.Write(residual, Values(kResidualSeed, kElements));
+        rank.Write(weight, Values(kWeightSeed, kMostHidden));
+        norm::Norm call;
+        call.in = in;
+        call.residual = residual;
+        call.residual_out = residual_out;
+        call.weight = weight;
+        call.out = out;
+        const auto add = [&](const norm::Problem& problem, const std::string& how,
+                             std::vector<double> samples) {
+          slowest.Put(rank, std::move(samples));
+          if (rank.rank() == 0) {
+            report->Add(NameOf(problem, std::to_string(n_ranks) + " ranks, " + how), slowest.Get(),
+                        "us");
+          }
+          rank.HostBarrier();
+        };
+        ccl::Config config;
+        config.blocks = limits.blocks;
+        config.block_threads = limits.threads;
+        const ccl::Comm comm = rank.NewComm(rank.ctx.world, config);
+        for (const uint64_t rows : {1, 4, 16, 64, 256}) {
+          if (rows > kMostRowsOfRanks || (!all && rows > 1)) continue;
+          norm::Problem& p = call.problem;
+          p = {ccl::Operation::kAllReduceRmsNorm,
+               {rows, kMostHidden, DType::kBf16, DType::kBf16, DType::kBf16, true}};
+          for (const norm::Variant variant : {norm::Variant::kPackets, norm::Variant::kLines,
+                                              norm::Variant::kTwoLines, norm::Variant::kTwoShot}) {
+            p.variant = variant;
+            norm::Plan plan;
+            if (!norm::Choose(comm, p, &plan).ok()) continue;
+            std::vector<double> samples =
+                Measure(rank, comm, [&] { Check(norm::Launch(comm, call, rank.stream)); });
+            Compare(rank, call);
+            add(p,
+                norm::VariantName(variant) + std::string(", ") +
+                    ShapeOf(plan.blocks, plan.threads) + ", parts " + std::to_string(plan.parts),
+                std::move(samples));
+          }
+          if (!all) continue;
+          for (const ccl::Variant variant : {ccl::Variant::kPackets, ccl::Variant::kLines,
+                                             ccl::Variant::kTwoLines, ccl::Variant::kAuto}) {
+            const uint64_t count = rows * kMostHidden;
+            const ccl::Plan plan = ccl::Choose(comm, {ccl::Operation::kAllReduce, count,
+                                                      DType::kBf16, ccl::ReduceOp::kSum, variant});
+            add(p,
+                "all_reduce alone, " + std::string(ccl::VariantName(variant)) + " (" +
+                    ccl::VariantName(plan.variant) + "), " + ShapeOf(plan.blocks, plan.threads),
+                Measure(rank, comm, [&] {
+                  Check(ccl::AllReduce(comm, in, out, count, DType::kBf16, ccl::ReduceOp::kSum,
+                                       rank.stream, variant));
+                }));
+          }
+        }
+      });
 }
 
 int Main(int argc, char** argv) {

@@ -50,8 +50,7 @@ IRIS_KERNEL void StoreSome(DeviceContext ctx, uint32_t n, T* x, const T* in) {
 
 template <CacheHint H, typename T>
 void CheckValues() {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     constexpr uint32_t kThreads = 64;
     constexpr uint32_t kOn = 37;
     T* x = rank.New<T>(kThreads);
@@ -114,8 +113,7 @@ IRIS_KERNEL void MoveParts(DeviceContext ctx, uint64_t n, T* put, T* got, T* cop
 }
 
 TEST(MaskTest, RangesEndWhereTheMaskSays) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     using T = uint16_t;
     constexpr uint64_t kRoom = 512, kCount = 150;
     T* src = rank.New<T>(kRoom);
@@ -177,8 +175,7 @@ IRIS_KERNEL void Foreign(const uint64_t* table, uint32_t rank, uint32_t n, float
 }
 
 TEST(HeapBasesTest, AKernelWithATableReachesEveryRank) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     uint64_t* table = rank.New<uint64_t>(3);
     float* src = rank.New<float>(100);
     float* slot = rank.New<float>(8);
@@ -222,8 +219,7 @@ IRIS_KERNEL void StoreByTable(const uint64_t* table, uint32_t* x) {
 }
 
 TEST(HeapBasesTest, HeapsAtAnyDistance) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint32_t* room = rank.New<uint32_t>(64);
     uint64_t* table = rank.New<uint64_t>(3);
     const uint64_t base = reinterpret_cast<uint64_t>(room);

@@ -298,8 +298,7 @@ IRIS_KERNEL void Consume(DeviceContext ctx, const uint64_t* data, uint32_t* flag
 
 TEST(AtomicDefaultsTest, ReadModifyWritePublishesPlainData) {
   for (uint32_t i = 0; i < 20; ++i) {
-    World world(2);
-    world.Run([](Rank& rank) {
+    World(2).Run([](Rank& rank) {
       uint64_t* data = rank.New<uint64_t>(1);
       uint32_t* flag = rank.New<uint32_t>(1);
       uint64_t* seen = rank.New<uint64_t>(1);
@@ -331,9 +330,8 @@ IRIS_KERNEL void EdgeOps(DeviceContext ctx, T* x, T* olds) {
 
 template <typename T>
 std::vector<T> Edges() {
-  World world(1);
   std::vector<T> olds;
-  world.Run([&](Rank& rank) {
+  World(1).Run([&](Rank& rank) {
     T* x = rank.New<T>(1);
     T* out = rank.New<T>(8);
     rank.Launch({}, EdgeOps<T>, rank.ctx, x, out);

@@ -158,8 +158,7 @@ template <typename T, uint32_t kDim>
 void Check(const std::vector<Case>& cases, bool tiles) {
   using Attention = TileAttention<T, kDim>;
   const double step = !tiles ? 0 : std::is_same_v<T, Half> ? 1.0 / 2048 : 1.0 / 256;
-  World world(2, 4 << 20);
-  world.Run([&](Rank& rank) {
+  World(2, 4 << 20).Run([&](Rank& rank) {
     constexpr uint64_t kMaxLines = 256;
     T* const lines[] = {rank.New<T>(kMaxLines * kDim), rank.New<T>(kMaxLines * kDim),
                         rank.New<T>(kMaxLines * kDim)};

@@ -63,8 +63,7 @@ class ExchangeTest : public testing::TestWithParam<ExchangeParam> {};
 TEST_P(ExchangeTest, WhatWasWrittenBeforeIsReadAfter) {
   const auto [ranks, blocks, threads] = GetParam();
   const LaunchConfig config = {blocks, threads};
-  World world(ranks);
-  world.Run([config](Rank& rank) {
+  World(ranks).Run([config](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(config.grid * config.block);
     uint64_t* bad = rank.New<uint64_t>(1);
     rank.HostBarrier();
@@ -86,8 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Barrier, ExchangeTest,
                          ExchangeName);
 
 TEST(BarrierTest, AsManyBlocksAsThereAreSlots) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     const uint32_t blocks = SyncArea::kMaxBlocks;
     uint32_t* x = rank.New<uint32_t>(blocks * 2);
     uint64_t* bad = rank.New<uint64_t>(1);
@@ -99,8 +97,7 @@ TEST(BarrierTest, AsManyBlocksAsThereAreSlots) {
 }
 
 TEST(BarrierTest, SeriesCountTheSameEpochs) {
-  World world(4);
-  world.Run([](Rank& rank) {
+  World(4).Run([](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(2 * 40);
     uint64_t* bad = rank.New<uint64_t>(1);
     rank.HostBarrier();
@@ -152,8 +149,7 @@ TEST_P(GridBarrierTest, WhatTheGridsWroteBeforeIsReadAfter) {
   const uint32_t n = std::get<0>(GetParam());
   const uint32_t blocks = std::get<1>(GetParam());
   const uint32_t threads = std::get<2>(GetParam());
-  World world(n);
-  world.Run([=](Rank& rank) {
+  World(n).Run([=](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(blocks + n);
     uint64_t* bad = rank.New<uint64_t>(1);
     rank.HostBarrier();
@@ -187,8 +183,7 @@ IRIS_KERNEL void MeetRanks(DeviceContext ctx, uint64_t timeout_ns, uint32_t* res
 }
 
 TEST(GridBarrierFailureTest, ABlockThatDoesNotComeAndThenDoes) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint32_t* results = rank.New<uint32_t>(4);
     rank.Write(results, std::vector<uint32_t>(4, 7));
     rank.Launch({4, 32}, MeetWithout, rank.ctx, 2u, 10 * kMillisecondNs, results);
@@ -202,8 +197,7 @@ TEST(GridBarrierFailureTest, ABlockThatDoesNotComeAndThenDoes) {
 }
 
 TEST(GridBarrierFailureTest, ARankThatDoesNotComeIsNamedToTheFirstBlock) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     uint32_t* results = rank.New<uint32_t>(3);
     uint32_t* missing = rank.New<uint32_t>(3);
     rank.HostBarrier();
@@ -225,8 +219,7 @@ IRIS_KERNEL void OneWait(DeviceContext ctx, uint64_t timeout_ns, uint32_t* resul
 }
 
 TEST(BarrierTest, AFailureInASeriesNamesTheMissingAndStaysInStep) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     constexpr uint32_t kThreads = 40;
     uint32_t* results = rank.New<uint32_t>(kThreads);
     uint32_t* missing = rank.New<uint32_t>(kThreads);
@@ -247,8 +240,7 @@ TEST(BarrierTest, AFailureInASeriesNamesTheMissingAndStaysInStep) {
 }
 
 TEST(BarrierTest, EpochsGoOnOverLaunchesOfDifferentGrids) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(8 * 32);
     uint64_t* bad = rank.New<uint64_t>(1);
     rank.HostBarrier();
@@ -274,8 +266,7 @@ void SetEpoch(Rank& rank, const DeviceTeam& team, uint32_t epoch) {
 
 class WrapTest : public testing::TestWithParam<uint32_t> {};
 TEST_P(WrapTest, EpochsWrap) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(2 * 16);
     uint64_t* bad = rank.New<uint64_t>(1);
     SetEpoch(rank, rank.ctx.world, GetParam());
@@ -293,8 +284,7 @@ INSTANTIATE_TEST_SUITE_P(From, WrapTest,
 // Teams.
 
 TEST(BarrierTeamTest, MembersInAnyOrder) {
-  World world(4);
-  world.Run([](Rank& rank) {
+  World(4).Run([](Rank& rank) {
     const DeviceTeam team = rank.NewTeam({3, 0, 2, 1});
     uint32_t* x = rank.New<uint32_t>(2 * 32);
     uint64_t* bad = rank.New<uint64_t>(1);
@@ -306,8 +296,7 @@ TEST(BarrierTeamTest, MembersInAnyOrder) {
 }
 
 TEST(BarrierTeamTest, OfOneRankAlone) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     const DeviceTeam teams[] = {rank.NewTeam({0}), rank.NewTeam({1})};
     uint32_t* x = rank.New<uint32_t>(32);
     uint64_t* bad = rank.New<uint64_t>(1);
@@ -318,8 +307,7 @@ TEST(BarrierTeamTest, OfOneRankAlone) {
 }
 
 TEST(BarrierTeamTest, OverlappingTeamsBackToBack) {
-  World world(4, 2 << 20);
-  world.Run([](Rank& rank) {
+  World(4, 2 << 20).Run([](Rank& rank) {
     const std::vector<std::vector<uint32_t>> sets = {{0, 1}, {1, 2, 3}, {0, 3}, {2, 0, 1}, {3, 2}};
     std::vector<DeviceTeam> teams;
     for (const auto& set : sets) teams.push_back(rank.NewTeam(set));
@@ -338,8 +326,7 @@ TEST(BarrierTeamTest, OverlappingTeamsBackToBack) {
 }
 
 TEST(BarrierTeamTest, DisjointTeamsAtTheSameTime) {
-  World world(4);
-  world.Run([](Rank& rank) {
+  World(4).Run([](Rank& rank) {
     const DeviceTeam low = rank.NewTeam({0, 1});
     const DeviceTeam high = rank.NewTeam({2, 3});
     uint32_t* x = rank.New<uint32_t>(32);
@@ -365,8 +352,7 @@ class MissingTest : public testing::TestWithParam<uint32_t> {};  // who is missi
 
 TEST_P(MissingTest, TimesOutNamesItAndTheNextCallIsInStep) {
   const uint32_t absent = GetParam();
-  World world(3);
-  world.Run([absent](Rank& rank) {
+  World(3).Run([absent](Rank& rank) {
     constexpr uint32_t kThreads = 33;
     uint32_t* results = rank.New<uint32_t>(kThreads);
     uint32_t* missing = rank.New<uint32_t>(kThreads);
@@ -402,8 +388,7 @@ TEST_P(MissingTest, TimesOutNamesItAndTheNextCallIsInStep) {
 INSTANTIATE_TEST_SUITE_P(Rank, MissingTest, testing::Values(0, 1, 2));
 
 TEST(BarrierFailureTest, FewerThreadsThanMembersStillNameTheMissing) {
-  World world(5);
-  world.Run([](Rank& rank) {
+  World(5).Run([](Rank& rank) {
     uint32_t* results = rank.New<uint32_t>(2);
     uint32_t* missing = rank.New<uint32_t>(2);
     rank.HostBarrier();
@@ -431,8 +416,7 @@ TEST(BarrierFailureTest, AbortEndsItInAllThreads) {
 }
 
 TEST(BarrierFailureTest, AFailureAtOneEpochIsNotOneAtTheNext) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     uint32_t* results = rank.New<uint32_t>(8);
     uint32_t* missing = rank.New<uint32_t>(8);
     for (uint32_t k = 0; k < 5; ++k) {

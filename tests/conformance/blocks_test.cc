@@ -104,8 +104,7 @@ void CheckTiles(uint32_t seed) {
     c.near_at = aligned ? 16 * below(3) : below(30);
     cases.push_back(c);
   }
-  World world(3, 4 << 20);
-  world.Run([&](Rank& rank) {
+  World(3, 4 << 20).Run([&](Rank& rank) {
     const uint32_t n = static_cast<uint32_t>(cases.size());
     TileCase* given = rank.New<TileCase>(n);
     T* side = rank.New<T>(kRoom);
@@ -191,8 +190,7 @@ IRIS_KERNEL void ExchangeInHalves(DeviceContext ctx, DeviceTeam team, uint32_t* 
 
 template <typename Coop, bool kMixed = false>
 void CheckHalves(uint32_t ranks, const LaunchConfig& config) {
-  World world(ranks);
-  world.Run([&](Rank& rank) {
+  World(ranks).Run([&](Rank& rank) {
     uint32_t* x = rank.New<uint32_t>(config.grid * config.block);
     uint64_t* bad = rank.New<uint64_t>(1);
     rank.HostBarrier();
@@ -239,8 +237,7 @@ IRIS_KERNEL void ArriveThenHelp(DeviceContext ctx, uint64_t* go, uint32_t* resul
 }
 
 TEST(SplitBarrierTest, AnArrivalWaitsForNobody) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     uint64_t* go = rank.New<uint64_t>(1);
     uint32_t* results = rank.New<uint32_t>(1);
     rank.HostBarrier();
@@ -262,8 +259,7 @@ IRIS_KERNEL void ArriveAndWait(DeviceContext ctx, uint64_t timeout_ns, uint32_t*
 
 template <typename Coop>
 void CheckMissing(uint32_t threads) {
-  World world(3);
-  world.Run([threads](Rank& rank) {
+  World(3).Run([threads](Rank& rank) {
     uint32_t* results = rank.New<uint32_t>(threads);
     uint32_t* missing = rank.New<uint32_t>(threads);
     rank.HostBarrier();
@@ -308,8 +304,7 @@ TEST(SplitBarrierTest, AnAbortEndsTheWait) {
 
 TEST(SplitBarrierTest, EpochsWrap) {
   for (const uint32_t first : {0xfffffffdu, 0x7ffffffdu}) {
-    World world(3);
-    world.Run([first](Rank& rank) {
+    World(3).Run([first](Rank& rank) {
       uint32_t* x = rank.New<uint32_t>(2 * 16);
       uint64_t* bad = rank.New<uint64_t>(1);
       std::vector<SyncArea::Slot> slots(SyncArea::kMaxBlocks);
@@ -386,8 +381,7 @@ IRIS_KERNEL void MakeAndSend(DeviceContext ctx, RingShape shape, uint32_t n_item
 
 template <uint32_t kSlots>
 void CheckRing(const RingShape& shape, uint32_t n_items) {
-  World world(2, 4 << 20);
-  world.Run([&](Rank& rank) {
+  World(2, 4 << 20).Run([&](Rank& rank) {
     const uint32_t warps = shape.makers + shape.takers;
     uint32_t* inbox = rank.New<uint32_t>(n_items * kItemWords);
     uint64_t* arrived = rank.New<uint64_t>(1);
@@ -437,8 +431,7 @@ IRIS_KERNEL void GiveUp(DeviceContext ctx, uint32_t cancel, uint64_t timeout_ns,
 }
 
 TEST(BlockRingTest, WhoGivesUpEndsTheWaitsOfAll) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     const uint32_t warp = backend::WarpSize();
     uint32_t* results = rank.New<uint32_t>(3 * warp);
     for (const uint32_t cancel : {1u, 0u}) {

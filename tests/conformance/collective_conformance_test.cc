@@ -67,9 +67,8 @@ void CheckReduceType(const TypeParam& param) {
   const DType t = type;
   const ReduceOp o = op;
   const Variant v = variant;
-  World world(3);
   std::vector<T> gots[3];
-  world.Run([=, &gots](Rank& rank) {
+  World(3).Run([=, &gots](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     T* in = rank.New<T>(2000);
     T* out = rank.New<T>(2000);
@@ -153,8 +152,7 @@ INSTANTIATE_TEST_SUITE_P(AllReduce, ReduceTypeTest,
 
 template <typename T>
 void CheckExact(DType type, T one, const std::vector<T>& sum_prod_min_max) {
-  World world(4);
-  world.Run([&](Rank& rank) {
+  World(4).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     T* in = rank.New<T>(3);
     T* out = rank.New<T>(3);
@@ -197,8 +195,7 @@ INSTANTIATE_TEST_SUITE_P(AllReduce, OrderedVariantTest, kOrderedVariants,
 TEST_P(OrderedVariantTest, SumsGoInTheOrderOfTheMembers) {
   // (1e8 + -1e8) + 1 is 1; any other order gives 0 in fp32. So it is 1 for members 0, 1, 2 and 0
   // for 0, 2, 1.
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm straight = rank.NewComm(rank.NewTeam({0, 1, 2}), SmallConfig());
     const Comm crossed = rank.NewComm(rank.NewTeam({0, 2, 1}), SmallConfig());
     float* in = rank.New<float>(5);
@@ -217,8 +214,7 @@ TEST_P(OrderedVariantTest, SumsGoInTheOrderOfTheMembers) {
 
 TEST_P(OrderedVariantTest, NarrowFloatsAreSummedInFp32) {
   // 256 + 1 + 1 in bf16 step by step stays 256; in fp32 it is 258.
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     Bfloat16* x = rank.New<Bfloat16>(9);
     rank.Write(x, std::vector<Bfloat16>(9, Bfloat16(rank.rank() == 0 ? 256.0f : 1.0f)));
@@ -229,8 +225,7 @@ TEST_P(OrderedVariantTest, NarrowFloatsAreSummedInFp32) {
 }
 
 TEST_P(VariantTest, MinAndMaxKeepNan) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     float* in = rank.New<float>(3);
     float* out = rank.New<float>(3);
@@ -247,8 +242,7 @@ TEST_P(VariantTest, MinAndMaxKeepNan) {
 }
 
 TEST_P(VariantTest, IntegersWrap) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     int32_t* x = rank.New<int32_t>(2);
     rank.Write(x, std::vector<int32_t>{std::numeric_limits<int32_t>::max(),
@@ -363,8 +357,7 @@ class AllReduceShapeTest : public testing::TestWithParam<ShapeParam> {};
 TEST_P(AllReduceShapeTest, EqualsTheReference) {
   const Place place = std::get<1>(GetParam());
   const Variant variant = std::get<2>(GetParam());
-  World world(std::get<0>(GetParam()));
-  world.Run([=](Rank& rank) {
+  World(std::get<0>(GetParam())).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     for (uint64_t count : kCounts) {
       Buffers<float> buffers(rank, place, count, count, 0);
@@ -416,8 +409,7 @@ class AllGatherShapeTest : public testing::TestWithParam<ShapeParam> {};
 TEST_P(AllGatherShapeTest, EveryoneHasEveryonesData) {
   const Place place = std::get<1>(GetParam());
   const Variant variant = std::get<2>(GetParam());
-  World world(std::get<0>(GetParam()), 2 << 20);
-  world.Run([=](Rank& rank) {
+  World(std::get<0>(GetParam()), 2 << 20).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     for (uint64_t count : kCounts) {
       Buffers<int32_t> buffers(rank, place, count, count * rank.n(), rank.rank() * count);
@@ -451,8 +443,7 @@ class BroadcastShapeTest : public testing::TestWithParam<ShapeParam> {};
 TEST_P(BroadcastShapeTest, EveryoneHasTheRootsData) {
   const Place place = std::get<1>(GetParam());
   const Variant variant = std::get<2>(GetParam());
-  World world(std::get<0>(GetParam()));
-  world.Run([=](Rank& rank) {
+  World(std::get<0>(GetParam())).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     uint32_t root = 0;
     for (uint64_t count : kCounts) {
@@ -489,8 +480,7 @@ TEST_P(RowsShapeTest, EqualsTheReference) {
     if (place == Place::kInPlace) place = Place::kHeap;
     if (place == Place::kOutsideInPlace) place = Place::kOutside;
   }
-  World world(std::get<1>(GetParam()), 4 << 20);
-  world.Run([=](Rank& rank) {
+  World(std::get<1>(GetParam()), 4 << 20).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     const uint64_t n = rank.n();
     const uint64_t me = rank.rank();
@@ -618,8 +608,7 @@ INSTANTIATE_TEST_SUITE_P(AllToAllV, VectorTest,
 
 TEST_P(VectorTest, EveryoneGetsWhatWasSentToIt) {
   const bool in_heap = std::get<1>(GetParam());
-  World world(std::get<0>(GetParam()), 4 << 20);
-  world.Run([=](Rank& rank) {
+  World(std::get<0>(GetParam()), 4 << 20).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     const uint64_t n = rank.n();
     const uint64_t me = rank.rank();
@@ -676,8 +665,7 @@ INSTANTIATE_TEST_SUITE_P(OutsideTheHeap, SendTest, testing::Bool());
 
 TEST_P(SendTest, ARingOfMessages) {
   const bool outside = GetParam();
-  World world(4, 2 << 20);
-  world.Run([=](Rank& rank) {
+  World(4, 2 << 20).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     constexpr uint64_t kRoom = 10000;
     float* heap = rank.New<float>(2 * kRoom);
@@ -710,8 +698,7 @@ INSTANTIATE_TEST_SUITE_P(Types, MoveTypeTest,
                                          DType::kI32, DType::kI64));
 
 TEST_P(MoveTypeTest, GatherAndBroadcastKeepEveryBit) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const uint64_t bytes = DTypeBytes(GetParam()) * 37;
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     uint8_t* in = rank.New<uint8_t>(bytes);
@@ -733,8 +720,7 @@ TEST_P(MoveTypeTest, GatherAndBroadcastKeepEveryBit) {
 
 TEST(LargeTest, AllReduceOfMoreThanTheWorkspaceFromOutsideTheHeap) {
   constexpr uint64_t kCount = 700 * 1000 + 3;
-  World world(2, (8 << 20) + ccl::WorkspaceBytes(2));
-  world.Run([](Rank& rank) {
+  World(2, (8 << 20) + ccl::WorkspaceBytes(2)).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     // Larger than the stages of all blocks on emu; elsewhere it is outside the heap all the same.
     ASSERT_NE(comm.workspace_bytes, 0u);
@@ -785,8 +771,7 @@ TEST(LargeTest, AllReduceOfMoreThan4GiB) {
   if (backend::Traits::kEmulated) {
     GTEST_SKIP() << "takes minutes on emulated devices";
   }
-  World world(2, kHugeCount + ccl::WorkspaceBytes(2) + (8 << 20));
-  world.Run([](Rank& rank) {
+  World(2, kHugeCount + ccl::WorkspaceBytes(2) + (8 << 20)).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     uint8_t* x = rank.New<uint8_t>(kHugeCount);
     uint64_t* bad = rank.New<uint64_t>(1);
@@ -846,8 +831,7 @@ TEST_P(LongRunTest, EveryRoundIsRight) {
   const uint64_t count = std::get<1>(GetParam());
   const bool skewed = std::get<2>(GetParam());
   const uint32_t rounds = (skewed ? 100 : 400) / kSlower / (count > 1000 ? 4 : 1);
-  World world(std::get<0>(GetParam()));
-  world.Run([=](Rank& rank) {
+  World(std::get<0>(GetParam())).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     float* x = rank.New<float>(count);
     float* one_shot = rank.New<float>(count);
@@ -904,8 +888,7 @@ TEST_P(RepeatTest, ThousandsOfTimesInPlaceWithChangingData) {
   const Variant variant = std::get<1>(GetParam());
   const uint32_t rounds = 2000 / kSlower;
   constexpr uint64_t kCount = 37;
-  World world(std::get<0>(GetParam()));
-  world.Run([=](Rank& rank) {
+  World(std::get<0>(GetParam())).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     uint32_t* x = rank.New<uint32_t>(kCount);
     rank.HostBarrier();
@@ -932,8 +915,7 @@ TEST_P(RepeatTest, ThousandsOfTimesInPlaceWithChangingData) {
 INSTANTIATE_TEST_SUITE_P(AllReduce, RepeatTest, testing::Combine(kRepeatRanks, kReduceVariants));
 
 TEST(AutoTest, PicksBySizeAndBothAreRight) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     uint32_t* x = rank.New<uint32_t>(1024);
     rank.HostBarrier();
@@ -1060,8 +1042,7 @@ Result StartRandom(const Comm& comm, const RandomCall& call, uint32_t* in, uint3
 
 TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
   const uint32_t rounds = 10000 / kSlower;
-  World world(4, 4 << 20);
-  world.Run([=](Rank& rank) {
+  World(4, 4 << 20).Run([=](Rank& rank) {
     const std::vector<std::vector<uint32_t>> sets = {{0, 1, 2, 3}, {3, 0, 2}, {1, 3}};
     std::vector<Comm> comms;
     for (const auto& set : sets) comms.push_back(rank.NewComm(rank.NewTeam(set), SmallConfig()));
@@ -1115,8 +1096,7 @@ TEST(RandomTest, TenThousandOperationsOnThreeTeamsWithLateRanks) {
 // A reduce_scatter by kPush has no last round, and puts its first chunk before anything is waited
 // for: late ranks still read what the one before has put. Calls of one chunk and of several.
 TEST(PushTest, ReduceScattersFollowEachOtherWithLateRanks) {
-  World world(4);
-  world.Run([](Rank& rank) {
+  World(4).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     constexpr uint64_t kRowCounts[] = {20, 900, 130, 700, 1};
     constexpr uint64_t kRoom = 4 * 900;
@@ -1207,8 +1187,7 @@ void SetEpochs(Rank& rank, const Comm& comm, uint32_t epoch) {
 
 TEST_P(GraphTest, AThousandReplaysWithFreshData) {
   const uint32_t replays = 1000 / kSlower;
-  World world(3, 2 << 20);
-  world.Run([=](Rank& rank) {
+  World(3, 2 << 20).Run([=](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     SetEpochs(rank, comm, GetParam());
     constexpr uint64_t kCount = 300;
@@ -1245,8 +1224,7 @@ TEST_P(GraphTest, AThousandReplaysWithFreshData) {
 }
 
 TEST(StreamsTest, TwoCommsOnTwoStreamsAtOnce) {
-  World world(3, 4 << 20);
-  world.Run([](Rank& rank) {
+  World(3, 4 << 20).Run([](Rank& rank) {
     const Comm first = rank.NewComm(rank.ctx.world, SmallConfig());
     const Comm second = rank.NewComm(rank.NewTeam({2, 1, 0}), SmallConfig());
     // One rank after the other, each with a first use: streams of one device that threads make at
@@ -1314,8 +1292,7 @@ IRIS_KERNEL void TileKernel(DeviceContext ctx, DeviceTeam team, T* in, T* sum, T
 
 template <typename T>
 void CheckTiles(const std::vector<uint32_t>& members) {
-  World world(4);
-  world.Run([&](Rank& rank) {
+  World(4).Run([&](Rank& rank) {
     const DeviceTeam team = rank.NewTeam(members);
     const uint64_t n = team.size;
     for (uint64_t count : {1, 5, 64, 301}) {
@@ -1360,8 +1337,7 @@ TEST(CollectiveTileTest, OfOne) { CheckTiles<float>({2}); }
 // Teams.
 
 TEST(TeamTest, OverlappingTeamsBackToBack) {
-  World world(4, 4 << 20);
-  world.Run([](Rank& rank) {
+  World(4, 4 << 20).Run([](Rank& rank) {
     const std::vector<std::vector<uint32_t>> sets = {{0, 1}, {3, 2, 1}, {0, 3}, {2, 0, 1, 3}, {2}};
     std::vector<Comm> comms;
     for (const auto& set : sets) comms.push_back(rank.NewComm(rank.NewTeam(set), SmallConfig()));
@@ -1387,8 +1363,7 @@ TEST(TeamTest, OverlappingTeamsBackToBack) {
 }
 
 TEST(TeamTest, GatherIsInTheOrderOfTheTeam) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.NewTeam({2, 0, 1}), SmallConfig());
     int32_t* in = rank.New<int32_t>(1);
     int32_t* out = rank.New<int32_t>(3);
@@ -1403,8 +1378,7 @@ TEST(TeamTest, GatherIsInTheOrderOfTheTeam) {
 }
 
 TEST(TeamTest, SelfTeamDoesEverything) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     const DeviceTeam teams[] = {rank.NewTeam({0}), rank.NewTeam({1})};
     const Comm mine = rank.NewComm(teams[rank.rank()], SmallConfig());
     float* x = rank.New<float>(100);
@@ -1443,8 +1417,7 @@ class CclBarrierTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, CclBarrierTest, testing::Values(1, 2, 3, 4, 5, 8));
 
 void ExpectSeenBehindBarriers(uint32_t n_ranks, const Config& config) {
-  World world(n_ranks);
-  world.Run([&](Rank& rank) {
+  World(n_ranks).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     uint32_t* word = rank.New<uint32_t>(1);
     uint32_t* bad = rank.New<uint32_t>(1);
@@ -1468,8 +1441,7 @@ TEST_P(CclBarrierTest, ACommForBarriersAlone) {
   Config config;
   config.barriers_only = true;
   ExpectSeenBehindBarriers(GetParam(), config);
-  World world(GetParam());
-  world.Run([&](Rank& rank) {
+  World(GetParam()).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     float* const x = rank.New<float>(1);
     const auto refused = ccl::AllReduce(comm, x, x, 1, DType::kF32, ReduceOp::kSum, rank.stream);
@@ -1509,8 +1481,7 @@ TEST(CclBarrierOfPutsTest, PublishesWhatEarlierKernelsStoredToOthers) {
   constexpr uint32_t kCount = 1024;
   constexpr uint32_t kRounds = 10;  // of a graph
   constexpr uint32_t kReplays = backend::Traits::kEmulated ? 2 : 1000;
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     uint32_t* words = rank.New<uint32_t>(2 * kCount);
     uint32_t* round = rank.New<uint32_t>(1);
@@ -1548,8 +1519,7 @@ INSTANTIATE_TEST_SUITE_P(From, EpochWrapTest,
                          testing::Values(0xfffffffdu, 0xfffffff8u, 0xfffffffeu, 0x7ffffffeu));
 
 TEST_P(EpochWrapTest, OperationsGoOnAcrossTheWrap) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Config config = SmallConfig();
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     for (uint32_t b = 0; b < config.max_blocks; ++b) {
@@ -1591,8 +1561,7 @@ void SetNumber(Rank& rank, const Comm& comm, uint32_t operations) {
 }
 
 TEST(NumberWrapTest, WhoWaitsLongSeesNoMistake) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     SetNumber(rank, comm, 0xfffffffdu);
     uint32_t* x = rank.New<uint32_t>(300);
@@ -1611,8 +1580,7 @@ TEST(NumberWrapTest, WhoWaitsLongSeesNoMistake) {
 }
 
 TEST(NumberWrapTest, CallsThatDifferAreTold) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     SetNumber(rank, comm, 0xffffffffu);
     float* x = rank.New<float>(300);
@@ -1641,8 +1609,7 @@ Config ShortConfig() {
 // Lets every rank but `absent` start `operation`, and expects them to name it.
 void ExpectMissing(uint32_t absent, Operation operation,
                    const std::function<Result(Rank&, const Comm&, float*)>& call) {
-  World world(3);
-  world.Run([&](Rank& rank) {
+  World(3).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, ShortConfig());
     float* x = rank.New<float>(3000);
     rank.HostBarrier();
@@ -1719,8 +1686,7 @@ TEST(FailureTest, AbortEndsItAndIsNoTimeout) {
 }
 
 TEST(FailureTest, WhatIsAlreadyOnTheStreamFailsAtOnce) {
-  World world(2);
-  world.Run([&](Rank& rank) {
+  World(2).Run([&](Rank& rank) {
     Config config = SmallConfig();
     config.timeout_ns = 500 * kMillisecondNs;
     const Comm comm = rank.NewComm(rank.ctx.world, config);
@@ -1739,8 +1705,7 @@ TEST(FailureTest, WhatIsAlreadyOnTheStreamFailsAtOnce) {
 }
 
 TEST(FailureTest, AfterPreparingAgainItWorks) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, ShortConfig());
     float* x = rank.New<float>(100);
     rank.HostBarrier();
@@ -1765,8 +1730,7 @@ TEST(FailureTest, AfterPreparingAgainItWorks) {
 
 // Ranks that do not agree on what they call.
 void ExpectMismatch(const std::function<Result(Rank&, const Comm&, float*)>& call) {
-  World world(3);
-  world.Run([&](Rank& rank) {
+  World(3).Run([&](Rank& rank) {
     Config config = SmallConfig();
     config.max_blocks = 1;  // the same grid for all
     config.packet_blocks = 1;

@@ -249,37 +249,37 @@ void CheckType(uint32_t n, DType type) {
   const uint64_t counts[] = {0, 1, 7, 1023, 1025};
   const uint64_t most = n * counts[std::size(counts) - 1];
   const Values<T> values(n, most);
-  World world(n, (1 << 20) + ccl::WorkspaceBytes(n, SmallConfig()) + 2 * most * sizeof(double));
-  world.Run([&](Rank& rank) {
-    const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
-    Memory memory(rank, most);
-    rank.HostBarrier();
-    uint32_t k = 0;
-    for (Operation operation : kOperations) {
-      for (Variant variant : kVariants) {
-        if (!ccl::HasVariant(operation, variant)) continue;
-        for (ReduceOp op : kReduceOps) {
-          if (!Reduces(operation) && op != ReduceOp::kSum) continue;
-          for (uint64_t count : counts) {
-            for (bool in_place : {false, true}) {
-              if (in_place && operation == Operation::kAllToAll) continue;
-              for (bool aligned : {true, false}) {
-                if (count == 0 && !(aligned && in_place)) continue;
-                // Where it is slow, some of them.
-                if (++k % kSlower != 0) continue;
-                const bool outside = k / kSlower % 4 == 3 && variant != Variant::kCopyEngine;
-                const Case c = {operation, type,     op,      variant, count,
-                                k % n,     in_place, aligned, outside};
-                Check<T>(rank, comm, memory, c, values);
+  World(n, (1 << 20) + ccl::WorkspaceBytes(n, SmallConfig()) + 2 * most * sizeof(double))
+      .Run([&](Rank& rank) {
+        const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
+        Memory memory(rank, most);
+        rank.HostBarrier();
+        uint32_t k = 0;
+        for (Operation operation : kOperations) {
+          for (Variant variant : kVariants) {
+            if (!ccl::HasVariant(operation, variant)) continue;
+            for (ReduceOp op : kReduceOps) {
+              if (!Reduces(operation) && op != ReduceOp::kSum) continue;
+              for (uint64_t count : counts) {
+                for (bool in_place : {false, true}) {
+                  if (in_place && operation == Operation::kAllToAll) continue;
+                  for (bool aligned : {true, false}) {
+                    if (count == 0 && !(aligned && in_place)) continue;
+                    // Where it is slow, some of them.
+                    if (++k % kSlower != 0) continue;
+                    const bool outside = k / kSlower % 4 == 3 && variant != Variant::kCopyEngine;
+                    const Case c = {operation, type,     op,      variant, count,
+                                    k % n,     in_place, aligned, outside};
+                    Check<T>(rank, comm, memory, c, values);
+                  }
+                }
               }
             }
           }
         }
-      }
-    }
-    const Result checked = ccl::CheckError(comm);
-    EXPECT_TRUE(checked.ok()) << checked.what;
-  });
+        const Result checked = ccl::CheckError(comm);
+        EXPECT_TRUE(checked.ok()) << checked.what;
+      });
 }
 
 TEST_P(MatrixTest, F32) { CheckType<float>(GetParam(), DType::kF32); }
@@ -300,28 +300,29 @@ void CheckUnrolled(uint32_t n, DType type) {
   config.unroll = 2;
   constexpr uint64_t kRow = (3 * 4096 + 2048 + 3 * 16) / sizeof(T) + 1;
   const Values<T> values(n, n * kRow, /*n_ops=*/1);
-  World world(n, (1 << 20) + ccl::WorkspaceBytes(n, config) + 4 * n * kRow * sizeof(T));
-  world.Run([&](Rank& rank) {
-    const Comm comm = rank.NewComm(rank.ctx.world, config);
-    Memory memory(rank, n * kRow);
-    rank.HostBarrier();
-    uint32_t k = 0;
-    for (Operation operation : {Operation::kAllReduce, Operation::kReduceScatter,
-                                Operation::kReduce, Operation::kAllGather, Operation::kBroadcast}) {
-      const bool rows =
-          operation == Operation::kReduceScatter || operation == Operation::kAllGather;
-      for (Variant variant : kVariants) {
-        if (!ccl::HasVariant(operation, variant)) continue;
-        ++k;
-        const Case c = {
-            operation, type,       ReduceOp::kSum, variant,          rows ? kRow : n * kRow,
-            k % n,     k % 2 == 0, k % 3 != 0,     /*outside=*/false};
-        Check<T>(rank, comm, memory, c, values);
-      }
-    }
-    const Result checked = ccl::CheckError(comm);
-    EXPECT_TRUE(checked.ok()) << checked.what;
-  });
+  World(n, (1 << 20) + ccl::WorkspaceBytes(n, config) + 4 * n * kRow * sizeof(T))
+      .Run([&](Rank& rank) {
+        const Comm comm = rank.NewComm(rank.ctx.world, config);
+        Memory memory(rank, n * kRow);
+        rank.HostBarrier();
+        uint32_t k = 0;
+        for (Operation operation :
+             {Operation::kAllReduce, Operation::kReduceScatter, Operation::kReduce,
+              Operation::kAllGather, Operation::kBroadcast}) {
+          const bool rows =
+              operation == Operation::kReduceScatter || operation == Operation::kAllGather;
+          for (Variant variant : kVariants) {
+            if (!ccl::HasVariant(operation, variant)) continue;
+            ++k;
+            const Case c = {
+                operation, type,       ReduceOp::kSum, variant,          rows ? kRow : n * kRow,
+                k % n,     k % 2 == 0, k % 3 != 0,     /*outside=*/false};
+            Check<T>(rank, comm, memory, c, values);
+          }
+        }
+        const Result checked = ccl::CheckError(comm);
+        EXPECT_TRUE(checked.ok()) << checked.what;
+      });
 }
 
 TEST_P(MatrixTest, UnrolledF32) { CheckUnrolled<float>(GetParam(), DType::kF32); }
@@ -333,8 +334,7 @@ TEST_P(MatrixTest, AMebibyteAndABit) {
   const uint32_t n = GetParam();
   constexpr uint64_t kBytes = (1 << 20) + 3;
   const Values<uint8_t> values(n, kBytes, /*n_ops=*/1);
-  World world(n, (1 << 20) + ccl::WorkspaceBytes(n) + 2 * 8 * (kBytes + 4 * kGuard));
-  world.Run([&](Rank& rank) {
+  World(n, (1 << 20) + ccl::WorkspaceBytes(n) + 2 * 8 * (kBytes + 4 * kGuard)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     Memory memory(rank, kBytes);
     rank.HostBarrier();

@@ -124,8 +124,7 @@ TEST_P(RingTest, AllSendAllInOneCall) {
 
 // The two sides of a message may call differently, as long as nobody waits in a circle.
 TEST(MessageTest, AnExchangeMeetsASendAndARecv) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     float* x = rank.New<float>(2000);
     rank.Write(x, Data<float>(rank.rank(), 1000));
@@ -142,8 +141,7 @@ TEST(MessageTest, AnExchangeMeetsASendAndARecv) {
 }
 
 TEST(MessageTest, AGraphRepeatsARing) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     float* x = rank.New<float>(2000);
     rank.Write(x, Data<float>(rank.rank(), 1000));
@@ -161,8 +159,7 @@ TEST(MessageTest, AGraphRepeatsARing) {
 }
 
 TEST(MessageTest, RefusesWhatCannotBe) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     float* x = rank.New<float>(200);
     const uint32_t me = rank.rank();
@@ -190,8 +187,7 @@ TEST(MessageTest, RefusesWhatCannotBe) {
 
 // A message of another length is found out, and by both.
 TEST(MessageTest, DifferentCountsFail) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, SmallConfig());
     float* x = rank.New<float>(400);
     rank.HostBarrier();

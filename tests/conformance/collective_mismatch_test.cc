@@ -348,9 +348,8 @@ TEST_P(MismatchTest, WithCheckCallsAsWell) {
 
 // Two members that send each other something, and one that has nothing to do with it.
 TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
-  World world(3, (1 << 20) + ccl::WorkspaceBytes(3));
   std::vector<ErrorInfo> infos(3);
-  world.Run([&](Rank& rank) {
+  World(3, (1 << 20) + ccl::WorkspaceBytes(3)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     float* x = rank.New<float>(100);
     rank.HostBarrier();
@@ -376,8 +375,7 @@ TEST(MismatchPairTest, TwoSendsFailAndLeaveTheOthersAlone) {
 // Sends and receives that belong together, between operations of the team: nothing to complain
 // about, however long one of them waits.
 TEST(MismatchPairTest, PairsBetweenOperationsOfTheTeamAreNone) {
-  World world(3, (1 << 20) + ccl::WorkspaceBytes(3));
-  world.Run([&](Rank& rank) {
+  World(3, (1 << 20) + ccl::WorkspaceBytes(3)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     float* x = rank.New<float>(100);
     rank.HostBarrier();
@@ -408,9 +406,8 @@ TEST(MismatchPairTest, PairsBetweenOperationsOfTheTeamAreNone) {
 
 // Rows of all_to_all_v are compared pair by pair.
 TEST(MismatchRowsTest, ARowThatIsNotExpected) {
-  World world(3, (1 << 20) + ccl::WorkspaceBytes(3));
   std::vector<ErrorInfo> infos(3);
-  world.Run([&](Rank& rank) {
+  World(3, (1 << 20) + ccl::WorkspaceBytes(3)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     float* in = rank.New<float>(300);
     float* out = rank.New<float>(300);
@@ -436,9 +433,8 @@ TEST(MismatchRowsTest, ARowThatIsNotExpected) {
 
 // A member that comes when the others have found out is told the same.
 TEST(MismatchLateTest, WhoComesLaterIsToldTheSame) {
-  World world(4, (1 << 20) + ccl::WorkspaceBytes(4));
   std::vector<ErrorInfo> infos(4);
-  world.Run([&](Rank& rank) {
+  World(4, (1 << 20) + ccl::WorkspaceBytes(4)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     float* x = rank.New<float>(1000);
     rank.HostBarrier();
@@ -491,9 +487,8 @@ TEST(MismatchCheckTest, ChecksThatOneMemberMakesAloneAreTold) {
 // Of two calls that as many made, the one of the first member counts as that of most; who made a
 // third one is named, too.
 TEST(MismatchManyTest, TiesAndThirdCalls) {
-  World world(5, (1 << 20) + ccl::WorkspaceBytes(5));
   std::vector<ErrorInfo> infos(5);
-  world.Run([&](Rank& rank) {
+  World(5, (1 << 20) + ccl::WorkspaceBytes(5)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     float* x = rank.New<float>(1000);
     rank.HostBarrier();

@@ -156,8 +156,7 @@ TEST_P(PlanTest, ChooseSaysWhatIsLaunched) {
   const uint32_t n = GetParam();
   Config config;
   config.max_blocks = 4;
-  World world(n, (4 << 20) + ccl::WorkspaceBytes(n, config));
-  world.Run([&](Rank& rank) {
+  World(n, (4 << 20) + ccl::WorkspaceBytes(n, config)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     uint8_t* in = rank.New<uint8_t>(1 << 20);
     uint8_t* out = rank.New<uint8_t>(1 << 20);
@@ -200,8 +199,7 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
   const ccl::impl::Table table = ccl::impl::BuiltInTable(/*emulated=*/false);
   config.rules = table.rules;
   config.n_rules = table.n_rules;
-  World world(n, 2 * kMost + (1 << 20) + ccl::WorkspaceBytes(n, config));
-  world.Run([&](Rank& rank) {
+  World(n, 2 * kMost + (1 << 20) + ccl::WorkspaceBytes(n, config)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     uint8_t* in = rank.New<uint8_t>(kMost);
     uint8_t* out = rank.New<uint8_t>(kMost);
@@ -225,8 +223,7 @@ TEST_P(PlanTest, TheRulesOfGpusAreLaunchedAsTheySay) {
 TEST(SharesProcessTest, RanksThatAreThreadsDoAndOthersDoNot) {
   Config config;
   config.max_blocks = 4;
-  World world(3, (1 << 20) + ccl::WorkspaceBytes(3, config));
-  world.Run([&](Rank& rank) {
+  World(3, (1 << 20) + ccl::WorkspaceBytes(3, config)).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world, config);
     rank.HostBarrier();
     EXPECT_TRUE(ccl::SharesProcess(comm));

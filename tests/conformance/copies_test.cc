@@ -85,8 +85,7 @@ Bytes WithRows(Bytes to, const Bytes& from, const RowsToCopy& rows) {
 }
 
 TEST(CopiesTest, RowsOfAllSizesFromHeapAndElsewhere) {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     const uint32_t other = 1 - rank.rank();
     auto* const inbox = rank.New<uint8_t>(kMost);
     auto* const source = rank.New<uint8_t>(kMost);
@@ -161,8 +160,7 @@ IRIS_KERNEL void AwaitAndCompare(DeviceContext ctx, const uint64_t* ready, uint6
 // The stream orders kernels and copies, and the signal comes after all pieces. The source is
 // changed as soon as the stream goes on.
 void PassMessages(bool staged, bool captured) {
-  World world(Nodes(2, 2, 30));
-  world.Run([&](Rank& rank) {
+  World(Nodes(2, 2, 30)).Run([&](Rank& rank) {
     constexpr uint32_t kRounds = 40 / kSlower;
     auto* const inbox = rank.New<uint8_t>(kMost);
     auto* const taken = rank.New<uint64_t>(1);
@@ -217,8 +215,7 @@ IRIS_KERNEL void AwaitKernel(DeviceContext ctx, const uint64_t* word, uint32_t* 
 }
 
 TEST(CopiesTest, WhatTheStreamDoesNextFindsThemArrived) {
-  World world(Nodes(4, 2, 200));
-  world.Run([](Rank& rank) {
+  World(Nodes(4, 2, 200)).Run([](Rank& rank) {
     constexpr uint64_t kBytes = 5000;
     auto* const inbox = rank.New<uint8_t>(kBytes);
     auto* const back = rank.New<uint8_t>(kBytes);
@@ -245,8 +242,7 @@ TEST(CopiesTest, WhatTheStreamDoesNextFindsThemArrived) {
 
 TEST(CopiesTest, StreamsShareTheStages) {
   constexpr uint32_t kStreams = 7, kRounds = 6;
-  World world(Nodes(2, 2, 20));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2, 20)).Run([](Rank& rank) {
     const uint32_t other = 1 - rank.rank();
     constexpr uint64_t kEach = kPortStageBytes + 777;
     auto* const inbox = rank.New<uint8_t>(kStreams * kEach);
@@ -279,8 +275,7 @@ TEST(CopiesTest, StreamsShareTheStages) {
 uint64_t FirstOf(StatusCode code) { return static_cast<uint64_t>(code) | 1 << 8 | 1 << 16; }
 
 TEST(CopiesTest, AFailedCopySendsNoSignal) {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     auto* const word = rank.New<uint64_t>(1);
     auto* const last = rank.New<uint8_t>(1);
     const Outside outside(kMost);
@@ -379,8 +374,7 @@ TEST(CopiesTest, APortThatHasStoppedEndsThem) {
 }
 
 TEST(CopiesTest, WithoutAPortTheyAreRefused) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     const Outside outside(8);
     EXPECT_EQ(CopyOnNodes(CopyOf(rank, true, 1, outside.get(), outside.get(), OneRow(8), outside),
                           rank.stream)

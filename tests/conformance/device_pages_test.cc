@@ -22,8 +22,7 @@ std::vector<float> Counting(uint64_t n, float first) {
 }
 
 TEST(DevicePagesTest, LoadStore) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     float* x = rank.New<float>(100);
     float* sums = rank.New<float>(128);
     rank.Write(x, std::vector<float>(100, static_cast<float>(rank.rank() + 1)));
@@ -38,8 +37,7 @@ TEST(DevicePagesTest, LoadStore) {
 }
 
 TEST(DevicePagesTest, GetPut) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     float* mine = rank.New<float>(1024);
     float* theirs = rank.New<float>(1024);
     float* relayed = rank.New<float>(1024);
@@ -61,8 +59,7 @@ TEST(DevicePagesTest, GetPut) {
 }
 
 TEST(DevicePagesTest, TileGrid) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     constexpr uint32_t kRows = 70, kColumns = 45;  // no multiples of a tile
     float* mine = rank.New<float>(kRows * kColumns);
     float* theirs = rank.New<float>(kRows * kColumns);
@@ -79,8 +76,7 @@ TEST(DevicePagesTest, TileGrid) {
 }
 
 TEST(DevicePagesTest, TileProduct) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     // No dimension is a multiple of a tile, and rows begin at any multiple of 2 bytes.
     constexpr uint32_t kM = 137, kN = 139, kK = 45;
     const auto element = [](uint32_t matrix, uint32_t of, uint32_t line, uint32_t k) {
@@ -123,8 +119,7 @@ TEST(DevicePagesTest, TileAttention) {
   const auto element = [](uint32_t which, uint32_t rank, uint32_t i, uint32_t d) {
     return static_cast<float>((i * (2 + which) + d * 5 + rank * 11) % 31) / 16.0f - 0.9375f;
   };
-  World world(2, 4 << 20);
-  world.Run([&](Rank& rank) {
+  World(2, 4 << 20).Run([&](Rank& rank) {
     const auto lines = [&](uint32_t which, uint32_t n) {
       std::vector<Half> values(n * kDim);
       for (uint32_t i = 0; i < n * kDim; ++i) {
@@ -181,8 +176,7 @@ TEST(DevicePagesTest, TileAttention) {
 }
 
 TEST(DevicePagesTest, Tiles) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     constexpr uint64_t kRows = 37, kColumns = 50;
     float* x = rank.New<float>(kRows * kColumns);
     float* y = rank.New<float>(kRows * kColumns);
@@ -201,8 +195,7 @@ TEST(DevicePagesTest, Tiles) {
 }
 
 TEST(DevicePagesTest, Atomics) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     constexpr uint32_t kBins = 10, kValues = 600;
     uint32_t* values = rank.New<uint32_t>(kValues);
     uint32_t* counts = rank.New<uint32_t>(kBins + 2);
@@ -225,8 +218,7 @@ TEST(DevicePagesTest, Atomics) {
 }
 
 TEST(DevicePagesTest, Signals) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     float* numbers = rank.New<float>(100);
     float* inbox = rank.New<float>(100);
     uint64_t* arrived = rank.New<uint64_t>(1);
@@ -243,8 +235,7 @@ TEST(DevicePagesTest, Signals) {
 }
 
 TEST(DevicePagesTest, Barriers) {
-  World world(4);
-  world.Run([](Rank& rank) {
+  World(4).Run([](Rank& rank) {
     uint64_t* boxes = rank.New<uint64_t>(2);
     uint32_t* failed = rank.New<uint32_t>(1);
     rank.Write(boxes, std::vector<uint64_t>{rank.rank() + 1, 0});
@@ -257,8 +248,7 @@ TEST(DevicePagesTest, Barriers) {
 }
 
 TEST(DevicePagesTest, HeapBases) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     uint64_t* table = rank.New<uint64_t>(3);
     float* x = rank.New<float>(77);
     float* y = rank.New<float>(77);
@@ -279,8 +269,7 @@ TEST(DevicePagesTest, HeapBases) {
 }
 
 TEST(DevicePagesTest, TileSignals) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     constexpr uint64_t kRows = 37, kColumns = 48, kTiles = 9;
     float* d = rank.New<float>(kRows * kColumns);
     uint64_t* arrived = rank.New<uint64_t>(1);
@@ -296,8 +285,7 @@ TEST(DevicePagesTest, TileSignals) {
 }
 
 TEST(DevicePagesTest, SplitBarriers) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     float* give = rank.New<float>(100);
     float* inbox = rank.New<float>(100);
     float* own = rank.New<float>(100);
@@ -317,8 +305,7 @@ TEST(DevicePagesTest, SplitBarriers) {
 }
 
 TEST(DevicePagesTest, Rings) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     constexpr uint64_t kRows = 30;
     uint32_t* table = rank.New<uint32_t>(kRows * 64);
     uint64_t* arrived = rank.New<uint64_t>(1);

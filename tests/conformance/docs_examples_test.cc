@@ -18,8 +18,7 @@ using namespace docs::programming_model;
 // Shared memory, warps and blocks.
 
 TEST(DocsTest, SharedMemory) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     const uint32_t n = 2 * backend::WarpSize();
     float* x = rank.New<float>(3 * n);
     float* sums = rank.New<float>(3);
@@ -32,8 +31,7 @@ TEST(DocsTest, SharedMemory) {
 // Reaching a peer.
 
 TEST(DocsTest, Reach) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     int* mine = rank.New<int>(1);
     int* theirs = rank.New<int>(1);
     float* a = rank.New<float>(77);
@@ -54,8 +52,7 @@ TEST(DocsTest, Reach) {
 // Signals.
 
 TEST(DocsTest, Signals) {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     float* edge = rank.New<float>(50);
     float* ghost = rank.New<float>(50);
     uint64_t* ready = rank.New<uint64_t>(1);
@@ -73,8 +70,7 @@ TEST(DocsTest, Signals) {
 // Whole grids, and rows of a matrix.
 
 TEST(DocsTest, SumOfEdges) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     constexpr uint64_t kRows = 100, kColumns = 7;
     float* tile = rank.New<float>(kRows * kColumns);
     float* edges = rank.New<float>(3 * kRows);
@@ -95,8 +91,7 @@ TEST(DocsTest, SumOfEdges) {
 // Atomics.
 
 TEST(DocsTest, Atomics) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     uint32_t* tickets = rank.New<uint32_t>(1);
     uint32_t* owner = rank.New<uint32_t>(500);
     rank.HostBarrier();
@@ -113,8 +108,7 @@ TEST(DocsTest, Atomics) {
 // The device barrier.
 
 TEST(DocsTest, DeviceBarrier) {
-  World world(4);
-  world.Run([](Rank& rank) {
+  World(4).Run([](Rank& rank) {
     float* value = rank.New<float>(1);
     float* maximum = rank.New<float>(1);
     uint32_t* failed = rank.New<uint32_t>(1);
@@ -129,8 +123,7 @@ TEST(DocsTest, DeviceBarrier) {
 // Collectives of tiles. What the page shows of hosts is run by tests/integration/docs_test.cc.
 
 TEST(DocsTest, Tiles) {
-  World world(3);
-  world.Run([](Rank& rank) {
+  World(3).Run([](Rank& rank) {
     float* tiles = rank.New<float>(3 * 70);
     uint32_t* failed = rank.New<uint32_t>(1);
     rank.Write(tiles, std::vector<float>(3 * 70, static_cast<float>(2 * rank.rank())));

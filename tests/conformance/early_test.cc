@@ -163,8 +163,7 @@ void ExpectNone(const Wrong& wrong) {
 // The first graph of a process is that of kernels one after another, with a flag that is released:
 // in a first graph, and in none after it, stores to a peer were seen to come behind a relaxed one.
 TEST(EarlyKernelsTest, SeeWhatTheKernelBeforeWroteHereAndAtAPeer) {
-  World world(2, 4 << 20);
-  world.Run([](Rank& rank) {
+  World(2, 4 << 20).Run([](Rank& rank) {
     Prepare();
     for (const bool early : {false, true}) {
       SCOPED_TRACE(early ? "early" : "one after another");
@@ -186,8 +185,7 @@ TEST(EarlyKernelsTest, SeeWhatTheKernelBeforeWroteHereAndAtAPeer) {
 // that the test above could fail. Emulated kernels of a stream run one after another all the same.
 TEST(EarlyKernelsTest, WithoutTheWaitIsCounted) {
   static constexpr uint32_t kRounds = backend::Traits::kEmulated ? 20 : 1000;
-  World world(2, 4 << 20);
-  world.Run([](Rank& rank) {
+  World(2, 4 << 20).Run([](Rank& rank) {
     Board* board = rank.New<Board>(1);
     Prepare();
     rank.HostBarrier();
@@ -217,8 +215,7 @@ TEST(EarlyKernelsTest, ARelaxedFlagInTheFirstGraphIsCounted) {
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
     return;
   }
-  World world(2, 4 << 20);
-  world.Run([](Rank& rank) {
+  World(2, 4 << 20).Run([](Rank& rank) {
     Prepare();
     const Wrong wrong = RunRounds(rank, false, /*releases=*/false);
     EXPECT_EQ(wrong.own, 0u);

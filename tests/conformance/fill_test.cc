@@ -31,10 +31,7 @@ const auto* const kFusedProcessor = testing::AddGlobalTestEnvironment(new FusedP
 #endif
 
 // A World of one rank is memory and a stream.
-void OnOneRank(const std::function<void(Rank&)>& body) {
-  World world(1, 8 << 20);
-  world.Run(body);
-}
+void OnOneRank(const std::function<void(Rank&)>& body) { World(1, 8 << 20).Run(body); }
 
 std::string NameOf(const fill::Description& d) {
   return "kind " + std::to_string(static_cast<int>(d.kind)) + " of " + DTypeName(d.dtype);

@@ -71,10 +71,9 @@ using SumUp =
     std::function<Result(Rank& rank, const ccl::Comm& comm, float* x, float* y, float* zeros)>;
 
 void CheckFirstReplays(uint32_t n_ranks, const SumUp& sum_up) {
-  World world(n_ranks, 4 * kCount * sizeof(float) + (uint64_t{128} << 20));
-  world.Run([&](Rank& rank) {
+  World(n_ranks, 4 * kCount * sizeof(float) + (uint64_t{128} << 20)).Run([&](Rank& rank) {
     const auto ok = [](const Result& result) { ASSERT_TRUE(result.ok()) << result.what; };
-    const ccl::Comm comm = rank.NewComm(rank.ctx.world, world.SharedConfig());
+    const ccl::Comm comm = rank.NewComm(rank.ctx.world, rank.SharedConfig());
     float* const x = rank.New<float>(kCount);
     float* const y = rank.New<float>(kCount);
     float* const zeros = rank.New<float>(kCount);

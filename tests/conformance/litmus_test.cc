@@ -207,10 +207,9 @@ IRIS_KERNEL void RunProgram(DeviceContext ctx, Words w, uint32_t runs) {
 // How often the forbidden outcome came.
 template <typename Program>
 uint32_t Count() {
-  World world(Program::kRanks);
   std::vector<std::vector<uint32_t>> x(Program::kRanks);
   std::vector<std::vector<uint32_t>> y(Program::kRanks);
-  world.Run([&](Rank& rank) {
+  World(Program::kRanks).Run([&](Rank& rank) {
     const Words w = {rank.New<uint32_t>(kRuns), rank.New<uint32_t>(kRuns),
                      rank.New<uint32_t>(kRuns), rank.New<uint32_t>(kRuns)};
     rank.HostBarrier();
@@ -287,10 +286,9 @@ IRIS_KERNEL void ReadWarpSize(uint32_t* out) { *out = backend::WarpSize(); }
 template <typename Program>
 uint32_t CountInside(Scope scope) {
   constexpr uint32_t kParts = Program::kRanks;
-  World world(1, 4 << 20);
   std::vector<std::vector<uint32_t>> x(kParts);
   std::vector<std::vector<uint32_t>> y(kParts);
-  world.Run([&](Rank& rank) {
+  World(1, 4 << 20).Run([&](Rank& rank) {
     const Words w = {rank.New<uint32_t>(kRuns), rank.New<uint32_t>(kRuns),
                      rank.New<uint32_t>(kRuns * kParts), rank.New<uint32_t>(kRuns * kParts)};
     uint32_t* word = rank.New<uint32_t>(1);
@@ -375,8 +373,7 @@ IRIS_KERNEL void PassInBlock(DeviceContext ctx, uint32_t* data, uint32_t* flags,
 }
 
 TEST(LitmusBlockTest, PlainDataBehindAFlag) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint32_t* data = rank.New<uint32_t>(2000);
     uint32_t* flags = rank.New<uint32_t>(2000);
     uint32_t* bad = rank.New<uint32_t>(40);

@@ -445,8 +445,7 @@ TEST_P(MixTest, NoOperationMeetsWhatAnotherLeft) {
       bytes = std::max(bytes, ops::WorkspaceBytes(n, MixConfig(), p));
     }
   }
-  World world(n, (16 << 20) + bytes);
-  world.Run([&](Rank& rank) {
+  World(n, (16 << 20) + bytes).Run([&](Rank& rank) {
     Player player(rank, bytes);
     for (uint32_t k = 0; k < programs; ++k) {
       if (!player.Play(first + k)) break;

@@ -30,8 +30,7 @@ void RunAll(uint32_t ranks, std::vector<Case> cases) {
     for (size_t i = ranks == 2 ? 1 : 0; i < cases.size(); i += 2) half.push_back(cases[i]);
     cases = half;
   }
-  World world(ranks, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(ranks, kHeapBytes).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     for (const Case& c : cases) {
       SCOPED_TRACE(Name(c, ranks));
@@ -110,8 +109,7 @@ TEST_P(MoeTest, HasOddTeamsOfTokens) {
 TEST(MoeRandomTest, AnythingAfterAnything) {
   const uint32_t rounds = kSlower > 1 ? 3 : 8;
   for (const uint32_t ranks : {3u, 4u}) {
-    World world(ranks, 2 * kHeapBytes);
-    world.Run([&](Rank& rank) {
+    World(ranks, 2 * kHeapBytes).Run([&](Rank& rank) {
       const Comm comm = rank.NewComm(rank.ctx.world);
       for (uint32_t round = 0; round < rounds; ++round) {
         Case c = RandomCase(ranks, round);
@@ -130,8 +128,7 @@ TEST(MoeRandomTest, AnythingAfterAnything) {
 
 // Two workspaces: the second dispatch comes before the first combine. No wait between operations.
 TEST(MoeSequenceTest, TwoAreUnderWayAtOnce) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.config = ConfigOf(7, 3, 40, 10, DType::kBf16);
     Case d = c;
@@ -166,8 +163,7 @@ TEST(MoeSequenceTest, TwoAreUnderWayAtOnce) {
 }
 
 TEST(MoeGraphTest, ReplaysWithFreshIdsAndData) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.config = ConfigOf(7, 3, 40, 10, DType::kBf16);
     c.tokens = {10, 6, 1};
@@ -199,8 +195,7 @@ TEST(MoeGraphTest, ReplaysWithFreshIdsAndData) {
 }
 
 TEST(MoeTeamTest, AnyRanksInAnyOrder) {
-  World world(4, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(4, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.config = ConfigOf(5, 2, 40, 10, DType::kF16);
     const DeviceTeam team = rank.NewTeam({3, 0, 2});
@@ -234,8 +229,7 @@ TEST(MoeFailureTest, AllMembersAreToldOfABadId) {
     int32_t value;
     bool repeated;
   };
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     for (const Bad bad : {Bad{7, false}, Bad{-2, false}, Bad{0x7fffffff, false}, Bad{3, true}}) {
       Case c;
@@ -270,8 +264,7 @@ TEST(MoeFailureTest, AllMembersAreToldOfABadId) {
 
 // One member alone is wrong: all of them are told, at once and alike.
 TEST(MoeFailureTest, ACombineBelongsToADispatch) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     const Comm comm = rank.NewComm(rank.ctx.world);
     Case c;
     c.config = ConfigOf(4, 2, 16, 5, DType::kF32);
@@ -308,8 +301,7 @@ TEST(MoeFailureTest, ACombineBelongsToADispatch) {
 }
 
 TEST(MoeFailureTest, NamesTheMemberThatDoesNotCome) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.config = ConfigOf(4, 2, 16, 5, DType::kF32);
     ccl::Config config;
@@ -347,8 +339,7 @@ TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
       [](Config* g) { g->rows = DType::kF8E4M3; },
       [](Config* g) { g->partials = DType::kBf16; },
   };
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     for (size_t i = 0; i <= std::size(mistakes); ++i) {
       Case c;
       c.config = ConfigOf(4, 2, 16, 5, DType::kF32);
@@ -391,8 +382,7 @@ TEST(MoeFailureTest, AllMembersAreToldBothCalls) {
 }
 
 TEST(MoeCheckTest, RefusesBeforeAnythingStarts) {
-  World world(2, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(2, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.config = ConfigOf(4, 2, 16, 5, DType::kF32);
     c.tokens = {5, 5};

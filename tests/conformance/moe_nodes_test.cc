@@ -28,8 +28,7 @@ void OnTeam(const Shape& shape, Body body, uint64_t timeout_ns = kTestTimeoutNs)
   local::WorldOptions options = OptionsOf(shape);
   options.heap_bytes = (backend::Traits::kEmulated ? 4 : 1) * kHeapBytes;
   options.timeout_ns = timeout_ns;
-  World world(options);
-  world.Run([&](Rank& rank) {
+  World(options).Run([&](Rank& rank) {
     Team team(rank, shape, SmallPieces(NodesPath::kAuto));
     ExpectOk(moe::Prepare());
     rank.HostBarrier();

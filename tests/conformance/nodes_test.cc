@@ -191,8 +191,7 @@ class Memory {
 // Runs body(rank, team, memory) on all ranks of the team.
 template <typename Body>
 void OnTeam(const Shape& shape, const NodesConfig& config, Body body, uint64_t bytes = 256 << 10) {
-  World world(OptionsOf(shape));
-  world.Run([&](Rank& rank) {
+  World(OptionsOf(shape)).Run([&](Rank& rank) {
     Team team(rank, shape, config);
     Memory memory(rank, bytes);
     if (team.index != ~0u) body(rank, team, memory);
@@ -505,8 +504,7 @@ void MissRanks(const std::vector<uint32_t>& missing, const Call& what,
                const std::vector<uint32_t>& named) {
   local::WorldOptions options = OptionsOf({2, 2});
   options.timeout_ns = 600 * 1000 * 1000;
-  World world(options);
-  world.Run([&](Rank& rank) {
+  World(options).Run([&](Rank& rank) {
     Team team(rank, {2, 2}, SmallPieces(NodesPath::kAuto));
     Memory memory(rank, 64 << 10);
     rank.HostBarrier();

@@ -90,8 +90,8 @@ std::vector<Case> AllCases(uint32_t members, uint32_t slower) {
 }
 
 // So that two-shot kernels go chunk by chunk, and rows are shared out.
-ccl::Config TestConfig(const World& world) {
-  ccl::Config config = world.SharedConfig();
+ccl::Config TestConfig(const Rank& rank) {
+  ccl::Config config = rank.SharedConfig();
   config.stage_bytes = 32 << 10;
   config.line_bytes = 64 << 10;
   config.packet_bytes = 8 << 10;
@@ -105,9 +105,8 @@ TEST_P(NormTest, AreWhatSumsInDoubleSayAndTheSameOnAllMembers) {
   const uint32_t n = GetParam();
   const std::vector<Case> cases = AllCases(n, kSlower * (n == 8 ? 3 : 2));
   std::vector<std::vector<uint8_t>> first(n);
-  World world(n, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(n, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     uint32_t ran = 0;
     for (const Case& c : cases) {
       Plan plan;
@@ -131,9 +130,8 @@ TEST_P(NormTest, AreWhatSumsInDoubleSayAndTheSameOnAllMembers) {
 // A variant's sums do not depend on it: r has the same bits in all, and so has what is normed where
 // rows are not shared out otherwise.
 TEST(NormVariantTest, HaveTheSameSums) {
-  World world(4, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(4, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     constexpr Variant kVariants[] = {Variant::kPackets, Variant::kTwoShot, Variant::kLines,
                                      Variant::kTwoLines};
     std::vector<uint8_t> sums[4];
@@ -163,9 +161,8 @@ TEST(NormVariantTest, HaveTheSameSums) {
 // has left.
 TEST(NormTwoLinesTest, GoThroughRowsByTurns) {
   for (const bool check : {false, true}) {
-    World world(4, kHeapBytes);
-    world.Run([&](Rank& rank) {
-      ccl::Config config = TestConfig(world);
+    World(4, kHeapBytes).Run([&](Rank& rank) {
+      ccl::Config config = TestConfig(rank);
       config.blocks = 3;
       config.check_calls = check;
       Member member(rank, rank.ctx.world, config);
@@ -199,9 +196,8 @@ TEST(NormTwoLinesTest, GoThroughRowsByTurns) {
   }
 }
 TEST(NormTwoLinesTest, RefusesWhatItDoesNotHave) {
-  World world(2, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(2, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     Problem p = {kAll, {4, 100, DType::kBf16, DType::kF8E4M3}};
     p.variant = Variant::kTwoLines;
     Plan plan;
@@ -223,12 +219,11 @@ TEST(NormTwoLinesTest, RefusesWhatItDoesNotHave) {
 
 // A member alone: what it runs, and what it refuses.
 TEST(NormAloneTest, IsPlannedForOneMember) {
-  World world(2, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(2, kHeapBytes).Run([&](Rank& rank) {
     DeviceTeam team = rank.NewTeam({0});
     if (rank.rank() == 1) team.index = team.size;
-    Member both(rank, rank.ctx.world, TestConfig(world));
-    Member one(rank, team, TestConfig(world));
+    Member both(rank, rank.ctx.world, TestConfig(rank));
+    Member one(rank, team, TestConfig(rank));
     Plan plan;
     Problem p = {kAll, {4, 1000, DType::kBf16, DType::kBf16}};
     p.variant = Variant::kAlone;
@@ -281,9 +276,8 @@ TEST(NormAloneTest, IsPlannedForOneMember) {
 // The longest rows, rows of a warp and of a block, more of them than blocks, ragged and apart: r
 // has the bits that kPackets makes of it, and both are right.
 TEST(NormAloneTest, HasTheSumsOfPackets) {
-  World world(1, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(1, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     constexpr Dimensions kRows[] = {{5, 8192},  {1, 8190},  {40, 1100}, {700, 64},
                                     {300, 129}, {520, 300}, {21, 2048}, {3, 8191}};
     uint32_t i = 0;
@@ -318,9 +312,8 @@ TEST(NormAloneTest, HasTheSumsOfPackets) {
 // Back to back, each on what the one before wrote, with collectives of the Comm among them.
 TEST(NormAloneTest, FollowEachOther) {
   for (const bool early : {false, true}) {
-    World world(1, kHeapBytes);
-    world.Run([&](Rank& rank) {
-      ccl::Config config = TestConfig(world);
+    World(1, kHeapBytes).Run([&](Rank& rank) {
+      ccl::Config config = TestConfig(rank);
       config.early = early;
       Member member(rank, rank.ctx.world, config);
       for (const uint64_t rows : {1, 3, 200}) {
@@ -355,9 +348,8 @@ TEST(NormAloneTest, FollowEachOther) {
 
 // A trace has an event of each block, of the same operation of the Comm.
 TEST(NormAloneTest, EachBlockIsTraced) {
-  World world(1, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(1, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     constexpr uint32_t kCapacity = 64;
     auto* const area = reinterpret_cast<TraceArea*>(
         rank.New<uint64_t>(TraceAreaBytes(kCapacity) / sizeof(uint64_t), 4096));
@@ -391,9 +383,8 @@ TEST(NormAloneTest, EachBlockIsTraced) {
 
 // A replayed graph does not ask the host: behind a failure nothing is written.
 TEST(NormAloneTest, DoesNothingBehindAFailure) {
-  World world(1, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(1, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     auto* const failed =
         iris::AtOffset<uint32_t>(rank.ctx, rank.rank(), member.comm.workspace_offset_bytes);
     for (const bool residual : {false, true}) {
@@ -419,9 +410,8 @@ TEST(NormAloneTest, DoesNothingBehindAFailure) {
 
 // What is large becomes the largest number, a NaN stays one, zeros have the scale 1.
 void ExpectNoNumbersAndZeros(uint32_t members, std::vector<Variant> variants) {
-  World world(members, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(members, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     for (const Variant variant : variants) {
       Case c;
       c.problem = {kAll, {3, 200, DType::kBf16, DType::kF8E4M3}};
@@ -458,9 +448,8 @@ TEST(NormVariantTest, KeepsWhatIsNoNumberAndZeros) {
 // rows than blocks; the calls compared each time, too.
 // `in` and `out` are columns of one matrix, in turns.
 TEST(NormStrideTest, BuffersLieInTheGapsOfOthers) {
-  World world(2, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(2, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     constexpr uint64_t kRows = 5, kHidden = 40;
     uint16_t* const both = rank.New<uint16_t>(kRows * 2 * kHidden);
     for (const Variant variant : {Variant::kPackets, Variant::kTwoShot, Variant::kTwoLines}) {
@@ -492,9 +481,8 @@ TEST(NormStrideTest, BuffersLieInTheGapsOfOthers) {
 
 TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
   for (const bool check : {false, true}) {
-    World world(3, kHeapBytes);
-    world.Run([&](Rank& rank) {
-      ccl::Config config = TestConfig(world);
+    World(3, kHeapBytes).Run([&](Rank& rank) {
+      ccl::Config config = TestConfig(rank);
       config.check_calls = check;
       Member member(rank, rank.ctx.world, config);
       float* x = rank.New<float>(1000);
@@ -524,12 +512,11 @@ TEST(NormSequenceTest, FollowEachOtherAndCollectives) {
 
 // Of four ranks, three in another order than that of their numbers.
 TEST(NormTeamTest, AnyRanksInAnyOrder) {
-  World world(4, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(4, kHeapBytes).Run([&](Rank& rank) {
     DeviceTeam team = rank.NewTeam({3, 0, 2});
     std::vector<Case> cases = AllCases(3, 8 * kSlower);
     if (rank.rank() == 1) team.index = team.size;
-    Member member(rank, team, TestConfig(world));
+    Member member(rank, team, TestConfig(rank));
     for (const Case& c : cases) {
       if (rank.rank() != 1) {
         member.Run(c, Name(c));
@@ -543,9 +530,8 @@ TEST(NormTeamTest, AnyRanksInAnyOrder) {
 }
 
 TEST(NormGraphTest, ReplaysWithFreshData) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    Member member(rank, rank.ctx.world, TestConfig(world));
+  World(3, kHeapBytes).Run([&](Rank& rank) {
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     for (const Operation operation : {kAll, kSharded}) {
       Case c;
       c.problem = {operation, {6, 500, DType::kBf16, DType::kF8E4M3, DType::kF32, true}};
@@ -572,12 +558,11 @@ TEST(NormGraphTest, ReplaysWithFreshData) {
 TEST(NormFailureTest, NamesTheMemberThatDoesNotCome) {
   for (const Variant variant :
        {Variant::kPackets, Variant::kLines, Variant::kTwoShot, Variant::kTwoLines}) {
-    World world(3, kHeapBytes);
-    world.Run([&](Rank& rank) {
+    World(3, kHeapBytes).Run([&](Rank& rank) {
       Case c;
       c.problem = {kAll, {4, 2000, DType::kBf16, DType::kBf16, DType::kBf16, true}};
       c.problem.variant = variant;
-      ccl::Config config = TestConfig(world);
+      ccl::Config config = TestConfig(rank);
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, config);
       Plan plan;
@@ -617,17 +602,16 @@ TEST(NormFailureTest, AllMembersAreToldBothCalls) {
       },
   };
   for (size_t i = 0; i < mistakes.size(); ++i) {
-    World world(3, kHeapBytes);
     std::vector<ccl::Mismatch> told(3);
     Problem good, wrong;
     good = {kAll, {4, 200, DType::kBf16, DType::kBf16, DType::kBf16, true}};
     good.variant = i % 2 == 0 ? Variant::kPackets : Variant::kTwoShot;
     wrong = good;
     mistakes[i](&wrong);
-    world.Run([&](Rank& rank) {
+    World(3, kHeapBytes).Run([&](Rank& rank) {
       Case c;
       c.problem = rank.rank() == 2 ? wrong : good;
-      Member member(rank, rank.ctx.world, TestConfig(world));
+      Member member(rank, rank.ctx.world, TestConfig(rank));
       const Norm call = member.Fill(c);
       rank.HostBarrier();
       ExpectOk(norm::Launch(member.comm, call, rank.stream));
@@ -661,12 +645,11 @@ TEST(NormFailureTest, AllMembersAreToldBothCalls) {
 }
 
 TEST(NormCheckTest, RefusesBeforeAnythingStarts) {
-  World world(2, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(2, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.problem = {kAll, {4, 200, DType::kBf16, DType::kF8E4M3, DType::kBf16, true}};
     c.problem.scaling = Scaling::kPerRow;
-    Member member(rank, rank.ctx.world, TestConfig(world));
+    Member member(rank, rank.ctx.world, TestConfig(rank));
     const Norm good = member.Fill(c);
     const auto expect = [&](StatusCode code, const char* text,
                             const std::function<void(Norm*)>& change) {

@@ -45,8 +45,7 @@ void OnTeam(const Shape& shape, NodesPath path, Body body, uint64_t timeout_ns =
   local::WorldOptions options = OptionsOf(shape);
   options.heap_bytes = backend::Traits::kEmulated ? 64 << 20 : 512 << 20;
   options.timeout_ns = timeout_ns;
-  World world(options);
-  world.Run([&](Rank& rank) {
+  World(options).Run([&](Rank& rank) {
     NormTeam norms(rank, shape, path);
     if (norms.mine != nullptr) body(rank, norms);
     rank.HostBarrier();

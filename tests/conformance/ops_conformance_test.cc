@@ -116,8 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OpsTest, testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(OpsTest, AreWhatSumsInDoubleSay) {
   const std::vector<Case> cases = AllCases({Variant::kFused, Variant::kPair, Variant::kCopyEngine});
-  World world(GetParam(), kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(GetParam(), kHeapBytes).Run([&](Rank& rank) {
     Member member(rank, rank.ctx.world, BytesFor(cases, rank.n(), SmallConfig()), SmallConfig(),
                   true);
     for (const Case& c : cases) {
@@ -131,8 +130,7 @@ TEST_P(OpsTest, HaveTheSameBitsOnAllMembersAndAgain) {
   const uint32_t n = GetParam();
   std::vector<std::vector<std::vector<uint8_t>>> first(2 * std::size(kOperations));
   for (auto& each : first) each.resize(n);
-  World world(n, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(n, kHeapBytes).Run([&](Rank& rank) {
     std::vector<Case> cases;
     for (const Operation operation : kOperations) {
       for (const Variant variant : {Variant::kFused, Variant::kPair}) {
@@ -191,9 +189,8 @@ TEST_P(OpsTest, PersistentProductsAreWhatSumsInDoubleSay) {
   }
   if (n == 1) GTEST_SKIP() << "a persistent product has two members or more";
   if (!backend::HasPersistentProduct()) GTEST_SKIP() << "it is a kernel for Hopper GPUs alone";
-  World world(n, kHeapBytes);
-  world.Run([&](Rank& rank) {
-    ccl::Config config = world.SharedConfig();
+  World(n, kHeapBytes).Run([&](Rank& rank) {
+    ccl::Config config = rank.SharedConfig();
     config.timeout_ns = 5'000'000'000;
     Member member(rank, rank.ctx.world, BytesFor(cases, n, config), config);
     for (int round = 0; round < 2; ++round) {
@@ -208,8 +205,7 @@ TEST_P(OpsTest, PersistentProductsAreWhatSumsInDoubleSay) {
 // Whatever a tile of this device is: several, whole and ragged ones, on few blocks and on many.
 TEST(OpsTileTest, SeveralTilesOfThisDevice) {
   for (const uint32_t n : {2u, 3u}) {
-    World world(n, kHeapBytes);
-    world.Run([&](Rank& rank) {
+    World(n, kHeapBytes).Run([&](Rank& rank) {
       for (const uint32_t blocks : {1u, 3u, 16u}) {
         std::vector<Case> cases;
         for (const Operation operation : kOperations) {
@@ -235,8 +231,7 @@ TEST(OpsTileTest, SeveralTilesOfThisDevice) {
 
 // Of four ranks, three in another order than that of their numbers.
 TEST(OpsTeamTest, AnyRanksInAnyOrder) {
-  World world(4, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(4, kHeapBytes).Run([&](Rank& rank) {
     DeviceTeam team = rank.NewTeam({3, 0, 2});
     std::vector<Case> cases = AllCases({Variant::kFused});
     if (cases.size() > 60) cases.resize(60);
@@ -257,8 +252,7 @@ TEST(OpsTeamTest, AnyRanksInAnyOrder) {
 
 // Back to back, without the host between them, with collectives of the same Comm among them.
 TEST(OpsSequenceTest, FollowEachOtherAndCollectives) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     std::vector<Case> cases;
     for (const Operation operation : kOperations) {
       Case c;
@@ -290,8 +284,7 @@ TEST(OpsSequenceTest, FollowEachOtherAndCollectives) {
 
 // One member comes late, and takes long for its product: the others wait twice in a pair.
 TEST(OpsLateTest, WaitingForLongIsNoMistake) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.problem = {Operation::kMatmulAllReduce, {32, 32, 40, DType::kBf16, DType::kF32}};
     c.problem.variant = Variant::kPair;
@@ -317,8 +310,7 @@ TEST(OpsLateTest, WaitingForLongIsNoMistake) {
 }
 
 TEST(OpsGraphTest, ReplaysWithFreshData) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     for (const auto& [operation, variant] : WithCopyEngine()) {
       Case c;
       c.problem = {operation, {60, 50, 40, DType::kBf16, DType::kF32}};
@@ -354,13 +346,12 @@ TEST(OpsFailureTest, NamesTheMemberThatDoesNotCome) {
   for (const auto& [o, v] : all) {
     const Operation operation = o;
     const Variant variant = v;
-    World world(3, kHeapBytes);
-    world.Run([&](Rank& rank) {
+    World(3, kHeapBytes).Run([&](Rank& rank) {
       Case c;
       c.alike = true;
       c.problem = {operation, {60, 48, 48, DType::kBf16, DType::kF32}};
       c.problem.variant = variant;
-      ccl::Config config = world.SharedConfig();
+      ccl::Config config = rank.SharedConfig();
       config.timeout_ns = 300ull * 1000 * 1000;
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
       const Matmul call = member.Fill(c);
@@ -390,13 +381,12 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
       [](Matmul* call) { call->problem.operation = Operation::kMatmulReduceScatter; },
   };
   for (size_t i = 0; i < mistakes.size(); ++i) {
-    World world(3, kHeapBytes);
     std::vector<ccl::Mismatch> told(3);
     Problem wrong;
-    world.Run([&](Rank& rank) {
+    World(3, kHeapBytes).Run([&](Rank& rank) {
       Case c;
       c.problem = {Operation::kMatmulAllReduce, {60, 50, 40, DType::kBf16, DType::kF32}};
-      const ccl::Config config = world.SharedConfig();
+      const ccl::Config config = rank.SharedConfig();
       Member member(rank, rank.ctx.world, BytesFor({c}, 3, config) * 2, config);
       Matmul call = member.Fill(c);
       rank.HostBarrier();
@@ -435,12 +425,11 @@ TEST(OpsFailureTest, AllMembersAreToldBothCalls) {
 
 // Copies stand on the stream whether the members meet or not.
 TEST(OpsFailureTest, CopiesOfCallsThatDifferTellNobody) {
-  World world(3, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(3, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.problem = {Operation::kAllGatherMatmul, {60, 50, 40, DType::kBf16, DType::kF32}};
     c.problem.variant = Variant::kCopyEngine;
-    const ccl::Config config = world.SharedConfig();
+    const ccl::Config config = rank.SharedConfig();
     Member member(rank, rank.ctx.world, BytesFor({c}, 3, config), config);
     Matmul call = member.Fill(c);
     rank.HostBarrier();
@@ -480,7 +469,7 @@ bool IsToldOfOverwrittenRows(Variant earlier, uint64_t n) {
     Case of_copies = c;
     of_copies.problem.variant = Variant::kCopyEngine;
     c.problem.variant = earlier;
-    const ccl::Config config = world.SharedConfig();
+    const ccl::Config config = rank.SharedConfig();
     Member member(rank, rank.ctx.world, BytesFor({c, of_copies}, 3, config), config);
     const bool is_slow = rank.rank() == 1;
     const uint64_t columns = is_slow ? n : 24;
@@ -552,8 +541,7 @@ TEST(OpsFailureTest, WhoseRowsAreOverwrittenIsTold) {
 }
 
 TEST(OpsCheckTest, CopiesNeedResources) {
-  World world(2, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(2, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.problem = {Operation::kAllGatherMatmul, {60, 50, 40, DType::kBf16, DType::kF32}};
     c.problem.variant = Variant::kCopyEngine;
@@ -571,8 +559,7 @@ TEST(OpsCheckTest, CopiesNeedResources) {
 }
 
 TEST(OpsCheckTest, RefusesBeforeAnythingStarts) {
-  World world(2, kHeapBytes);
-  world.Run([&](Rank& rank) {
+  World(2, kHeapBytes).Run([&](Rank& rank) {
     Case c;
     c.problem = {Operation::kMatmulAllReduce, {60, 50, 40, DType::kBf16, DType::kF32}};
     Member member(rank, rank.ctx.world, BytesFor({c}, 2, {}), {});

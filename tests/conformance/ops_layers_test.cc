@@ -171,13 +171,12 @@ void CheckLayers(uint32_t n_ranks, ops::Variant sums, ops::Variant gathers) {
                          {kRows, my_inner, kHidden, DType::kBf16, DType::kBf16}};
   first.variant = sums;
   second.variant = gathers;
-  World world(n_ranks, uint64_t{192} << 20);
-  world.Run([&](Rank& rank) {
+  World(n_ranks, uint64_t{192} << 20).Run([&](Rank& rank) {
     const auto ok = [](const Result& result) { ASSERT_TRUE(result.ok()) << result.what; };
     ccl::CommOptions options;
     options.context = rank.ctx;
     options.team = rank.ctx.world;
-    options.config = world.SharedConfig();
+    options.config = rank.SharedConfig();
     options.workspace_bytes = std::max(ops::WorkspaceBytes(n_ranks, options.config, first),
                                        ops::WorkspaceBytes(n_ranks, options.config, second));
     options.workspace = rank.New<uint8_t>(options.workspace_bytes);

@@ -52,8 +52,7 @@ template <typename Body>
 void OnTeam(const Shape& shape, const std::vector<Case>& cases, NodesPath path, Body body) {
   local::WorldOptions options = OptionsOf(shape);
   options.heap_bytes = 96 << 20;
-  World world(options);
-  world.Run([&](Rank& rank) {
+  World(options).Run([&](Rank& rank) {
     GemmTeam gemms(rank, shape, cases, path);
     if (gemms.mine != nullptr) body(rank, gemms);
     rank.HostBarrier();
@@ -218,8 +217,7 @@ TEST(OpsNodesTest, AMissingRankIsNamed) {
     local::WorldOptions options = OptionsOf({2, 2});
     options.heap_bytes = 96 << 20;
     options.timeout_ns = 600 * 1000 * 1000;
-    World world(options);
-    world.Run([&](Rank& rank) {
+    World(options).Run([&](Rank& rank) {
       GemmTeam gemms(rank, {2, 2}, {SumCase()}, NodesPath::kAuto);
       const Matmul call = gemms.mine->Fill(SumCase());
       rank.HostBarrier();

@@ -48,8 +48,7 @@ IRIS_KERNEL void PutAndGet(DeviceContext ctx, uint32_t to, uint32_t* out, uint32
 }
 
 TEST_F(PortTest, PutAndGetOfAllSizes) {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     constexpr uint64_t kMost = 100 * 1000;
     auto* const out = rank.New<uint32_t>(kMost);
     auto* const in = rank.New<uint32_t>(kMost);
@@ -90,8 +89,7 @@ IRIS_KERNEL void ReuseTheSource(DeviceContext ctx, uint64_t* inbox, uint64_t* mi
 }
 
 TEST_F(PortTest, TheSourceOfAPutMayBeReused) {
-  World world(Nodes(2, 2, 3, 20));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2, 3, 20)).Run([](Rank& rank) {
     constexpr uint32_t kPuts = 300;
     auto* const inbox = rank.New<uint64_t>(64 * kPuts);
     auto* const mine = rank.New<uint64_t>(64);
@@ -114,8 +112,7 @@ IRIS_KERNEL void CopyColumns(DeviceContext ctx, uint32_t to, float* theirs, floa
 }
 
 TEST_F(PortTest, Rows) {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     auto* const mine = rank.New<float>(64 * 64);
     auto* const theirs = rank.New<float>(64 * 64);
     auto* const back = rank.New<float>(64 * 64);
@@ -152,8 +149,7 @@ IRIS_KERNEL void PutAndGetLocals(DeviceContext ctx, uint32_t to, uint64_t* words
 }
 
 TEST_F(PortTest, WordsOutsideTheHeap) {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     auto* const words = rank.New<uint64_t>(2);
     auto* const seen = rank.New<uint64_t>(2);
     rank.Launch({1, 1}, PutAndGetLocals, rank.ctx, 1 - rank.rank(), words, seen);
@@ -192,8 +188,7 @@ IRIS_KERNEL void PassMessages(DeviceContext ctx, uint32_t n, uint64_t* data, uin
 }
 
 TEST_F(PortTest, SignalsArriveAfterTheirDataAndAfterEarlierPuts) {
-  World world(Nodes(2, 2, 11, 10));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2, 11, 10)).Run([](Rank& rank) {
     constexpr uint32_t kRounds = 400 / kSlower;
     auto* const data = rank.New<uint64_t>(33);
     auto* const early = rank.New<uint64_t>(1);
@@ -225,10 +220,9 @@ IRIS_KERNEL void BufferStores(DeviceContext ctx, uint32_t n, uint32_t* words, ui
 }
 
 TEST_F(PortTest, StoreBufferingWithQuiet) {
-  World world(Nodes(2, 2, 13, 5));
   constexpr uint32_t kRounds = 1000 / kSlower;
   std::vector<uint32_t> seen[2];
-  world.Run([&](Rank& rank) {
+  World(Nodes(2, 2, 13, 5)).Run([&](Rank& rank) {
     auto* const words = rank.New<uint32_t>(kRounds);
     auto* const mine = rank.New<uint32_t>(kRounds);
     auto* const round = rank.New<uint64_t>(1);
@@ -264,8 +258,7 @@ IRIS_KERNEL void DoAtomics(DeviceContext ctx, uint32_t to, T* word, T* old) {
 
 template <typename T>
 void TestAtomics() {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     auto* const word = rank.New<T>(1);
     auto* const port = rank.New<T>(16);
     auto* const mapped = rank.New<T>(16);
@@ -295,8 +288,7 @@ IRIS_KERNEL void AddNarrow(DeviceContext ctx, Half* half, Bfloat16* bfloat, floa
 }
 
 TEST_F(PortTest, AtomicAddOfNarrowFloats) {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     auto* const half = rank.New<Half>(2);
     auto* const bfloat = rank.New<Bfloat16>(2);
     auto* const old = rank.New<float>(4);
@@ -319,9 +311,8 @@ IRIS_KERNEL void TakeTickets(DeviceContext ctx, uint32_t each, uint32_t* counter
 }
 
 TEST_F(PortTest, TicketsOfMappedAndOtherRanksDiffer) {
-  World world(Nodes(4, 2));
   constexpr uint32_t kEach = 20, kThreads = 2 * 16;
-  world.Run([](Rank& rank) {
+  World(Nodes(4, 2)).Run([](Rank& rank) {
     auto* const counter = rank.New<uint32_t>(1);
     auto* const taken = rank.New<uint32_t>(4 * kThreads * kEach);
     rank.Launch({2, 16}, TakeTickets, rank.ctx, kEach, counter, taken);
@@ -448,8 +439,7 @@ IRIS_KERNEL void MeetAndLook(DeviceContext ctx, DeviceTeam team, uint32_t rounds
 }
 
 void TestBarrier(uint32_t n_ranks, uint32_t n_nodes, const std::vector<uint32_t>& members) {
-  World world(Nodes(n_ranks, n_nodes, 17, 3));
-  world.Run([&](Rank& rank) {
+  World(Nodes(n_ranks, n_nodes, 17, 3)).Run([&](Rank& rank) {
     const DeviceTeam team = members.empty() ? rank.ctx.world : rank.NewTeam(members);
     auto* const words = rank.New<uint32_t>(2 * kMaxTeamRanks);
     auto* const wrong = rank.New<uint32_t>(1);
@@ -475,8 +465,7 @@ IRIS_KERNEL void MissTheBarrier(DeviceContext ctx, uint32_t* results) {
 }
 
 TEST_F(PortTest, ABarrierNamesAMissingRank) {
-  World world(Nodes(2, 2));
-  world.Run([](Rank& rank) {
+  World(Nodes(2, 2)).Run([](Rank& rank) {
     auto* const results = rank.New<uint32_t>(2);
     if (rank.rank() == 1) return;
     rank.Launch({1, 4}, MissTheBarrier, rank.ctx, results);
@@ -506,8 +495,7 @@ IRIS_KERNEL void PutLocals(DeviceContext ctx, uint32_t* p) {
 
 template <typename... Params, typename... Args>
 void RunOn0(void (*kernel)(Params...), Args... args) {
-  World world(Nodes(2, 2));
-  world.Run([&](Rank& rank) {
+  World(Nodes(2, 2)).Run([&](Rank& rank) {
     auto* const words = rank.New<uint32_t>(64);
     if (rank.rank() != 0) return;
     rank.Launch({1, 1}, kernel, rank.ctx, words, args...);

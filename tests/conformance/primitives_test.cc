@@ -30,10 +30,7 @@ using backend::WarpIndex;
 using backend::WarpSize;
 
 // A World of one rank is memory and a stream.
-void OnOneRank(const std::function<void(Rank&)>& body) {
-  World world(1, 8 << 20);
-  world.Run(body);
-}
+void OnOneRank(const std::function<void(Rank&)>& body) { World(1, 8 << 20).Run(body); }
 
 // Accesses.
 

@@ -57,8 +57,7 @@ class ValueTest : public testing::Test {
  protected:
   template <CacheHint H>
   void Check() {
-    World world(3);
-    world.Run([](Rank& rank) {
+    World(3).Run([](Rank& rank) {
       T* slots = rank.New<T>(rank.n());
       T* values = rank.New<T>(rank.n());
       std::vector<T> sent(rank.n());
@@ -136,8 +135,7 @@ constexpr uint32_t kGridCount = 999;
 
 template <typename T>
 void CheckSum(uint32_t blocks) {
-  World world(4);
-  world.Run([blocks](Rank& rank) {
+  World(4).Run([blocks](Rank& rank) {
     T* x = rank.New<T>(kGridCount);
     float* sum = rank.New<float>(kGridCount);
     rank.Write(x, std::vector<T>(kGridCount, T(1)));
@@ -157,8 +155,7 @@ TYPED_TEST(GridTest, OnesOverRanksSumToTheirNumberWith32Blocks) { CheckSum<TypeP
 
 TYPED_TEST(GridTest, EveryRankStoresItsPartEverywhere) {
   using T = TypeParam;
-  World world(4);
-  world.Run([](Rank& rank) {
+  World(4).Run([](Rank& rank) {
     T* x = rank.New<T>(kGridCount);
     rank.HostBarrier();
     rank.Launch({8, 32}, StoreEverywhere<T>, rank.ctx, x, T(42), kGridCount);
@@ -170,8 +167,7 @@ TYPED_TEST(GridTest, EveryRankStoresItsPartEverywhere) {
 
 TYPED_TEST(GridTest, PartnerGetsTheData) {
   using T = TypeParam;
-  World world(5);
-  world.Run([](Rank& rank) {
+  World(5).Run([](Rank& rank) {
     T* x = rank.New<T>(kGridCount);
     T* y = rank.New<T>(kGridCount);
     rank.Write(x, std::vector<T>(kGridCount, T(static_cast<float>(rank.rank() + 1))));
@@ -231,11 +227,10 @@ class RangeTest : public testing::TestWithParam<RangeParam> {
   void Check(uint32_t n_ranks) {
     const auto [direction, coop, bytes] = GetParam();
     const uint64_t cell_bytes = (bytes + 64) / 16 * 16;
-    World world(n_ranks, 257 * cell_bytes + 8192);
     const Direction d = direction;
     const CoopKind c = coop;
     const uint64_t b = bytes;
-    world.Run([=](Rank& rank) {
+    World(n_ranks, 257 * cell_bytes + 8192).Run([=](Rank& rank) {
       uint8_t* src = rank.New<uint8_t>(b + 16);
       uint8_t* dst = rank.New<uint8_t>(256 * cell_bytes);
       std::vector<uint8_t> pattern(b + 16);
@@ -318,8 +313,7 @@ IRIS_KERNEL void CopyExactly(uint8_t* dst, const uint8_t* src, uint64_t bytes) {
 }
 
 TEST(ExactRangeTest, NoByteBeyondAnAllocation) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     for (uint64_t bytes = 1; bytes <= 100; ++bytes) {
       uint8_t* src = static_cast<uint8_t*>(backend::MallocDevice(bytes));
       uint8_t* dst = static_cast<uint8_t*>(backend::MallocDevice(bytes));
@@ -341,8 +335,7 @@ TEST(ExactRangeTest, NoByteBeyondAnAllocation) {
 }
 
 TEST(RangeOntoItselfTest, CopyingARangeOntoItselfKeepsIt) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint8_t* x = rank.New<uint8_t>(1000);
     std::vector<uint8_t> pattern(1000);
     std::iota(pattern.begin(), pattern.end(), uint8_t{0});
@@ -367,8 +360,7 @@ IRIS_KERNEL void MoveRows(DeviceContext ctx, uint32_t peer, T* dst, const T* src
 
 template <typename T, typename Coop>
 void CheckRows() {
-  World world(2);
-  world.Run([](Rank& rank) {
+  World(2).Run([](Rank& rank) {
     constexpr uint64_t kRoom = 12000;
     T* src = rank.New<T>(kRoom);
     T* dst = rank.New<T>(kRoom);
@@ -427,8 +419,7 @@ IRIS_KERNEL void CopyBoth(DeviceContext ctx, uint32_t* dst, const uint32_t* src)
 }
 
 TEST(CountsTest, AreOfElementsOrOfBytes) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint32_t* src = rank.New<uint32_t>(16);
     uint32_t* dst = rank.New<uint32_t>(40);
     rank.Write(src, std::vector<uint32_t>(16, 0x01010101));
@@ -449,8 +440,7 @@ IRIS_KERNEL void PutToAll(DeviceContext ctx, uint64_t* to, const uint64_t* from,
 
 TEST(LargeRangeTest, AMebibyteToEveryPeer) {
   constexpr uint64_t kCount = (1 << 20) / 8;
-  World world(4, 6 << 20);
-  world.Run([](Rank& rank) {
+  World(4, 6 << 20).Run([](Rank& rank) {
     uint64_t* src = rank.New<uint64_t>(kCount);
     uint64_t* dst = rank.New<uint64_t>(kCount * rank.n());
     std::vector<uint64_t> pattern(kCount);
@@ -477,8 +467,7 @@ IRIS_KERNEL void TransferOnce(DeviceContext ctx, uint8_t* dst, const uint8_t* sr
 template <Direction D>
 void CheckLarge() {
   constexpr uint64_t kMaxBytes = 1 << 20;
-  World world(2, 3 << 20);
-  world.Run([](Rank& rank) {
+  World(2, 3 << 20).Run([](Rank& rank) {
     uint8_t* src = rank.New<uint8_t>(kMaxBytes + 32);
     uint8_t* dst = rank.New<uint8_t>(kMaxBytes + 64);
     const auto pattern = [](uint32_t of, uint64_t i) {

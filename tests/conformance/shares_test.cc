@@ -227,8 +227,7 @@ TEST_P(SharesTest, OperationsEndInAnyOrderOnAnyRank) {
   std::vector<uint32_t> n_rounds(setting.ranks);
   const auto begun = std::chrono::steady_clock::now();
   bool go_on = true;  // as rank 0 says
-  World world(setting.ranks, kEmulated ? 64 << 20 : uint64_t{2} << 30, kStuckNs);
-  world.Run([&](Rank& rank) {
+  World(setting.ranks, kEmulated ? 64 << 20 : uint64_t{2} << 30, kStuckNs).Run([&](Rank& rank) {
     std::vector<Member> members(setting.comms);
     for (uint32_t c = 0; c < setting.comms; ++c) {
       members[c] = NewMember(rank, setting, setting.products && c == 0);

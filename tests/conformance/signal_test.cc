@@ -32,8 +32,7 @@ IRIS_KERNEL void PingPong(DeviceContext ctx, uint64_t* signal, uint64_t rounds, 
 
 template <typename Coop>
 void CheckPingPong(uint32_t threads) {
-  World world(2);
-  world.Run([threads](Rank& rank) {
+  World(2).Run([threads](Rank& rank) {
     uint64_t* signal = rank.New<uint64_t>(1);
     uint32_t* result = rank.New<uint32_t>(1);
     rank.Write(result, 99u);
@@ -65,8 +64,7 @@ class RanksTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, RanksTest, testing::Values(1, 2, 3, 4, 5, 8));
 
 TEST_P(RanksTest, PingAll) {
-  World world(GetParam());
-  world.Run([](Rank& rank) {
+  World(GetParam()).Run([](Rank& rank) {
     uint64_t* signals = rank.New<uint64_t>(rank.n());
     uint32_t* result = rank.New<uint32_t>(1);
     rank.Write(result, 99u);
@@ -127,8 +125,7 @@ class FanOutTest : public testing::TestWithParam<FanOutParam> {};
 TEST_P(FanOutTest, DataIsThereWhenTheSignalIs) {
   const uint64_t bytes = std::get<1>(GetParam());
   const int coop = std::get<2>(GetParam());
-  World world(std::get<0>(GetParam()));
-  world.Run([=](Rank& rank) {
+  World(std::get<0>(GetParam())).Run([=](Rank& rank) {
     uint8_t* src = rank.New<uint8_t>(bytes);
     uint8_t* dst = rank.New<uint8_t>(bytes * rank.n());
     uint64_t* ready = rank.New<uint64_t>(rank.n());
@@ -171,8 +168,7 @@ IRIS_KERNEL void WaitAndSum(DeviceContext ctx, const uint32_t* dst, const uint64
 }
 
 TEST_P(RanksTest, WhoSeesTheSumOfSignalsSeesAllData) {
-  World world(GetParam());
-  world.Run([](Rank& rank) {
+  World(GetParam()).Run([](Rank& rank) {
     uint32_t* dst = rank.New<uint32_t>(rank.n());
     uint32_t* src = rank.New<uint32_t>(1);
     uint64_t* sum = rank.New<uint64_t>(1);
@@ -224,8 +220,7 @@ TYPED_TEST_SUITE(CompareTest, CompareTypes);
 
 TYPED_TEST(CompareTest, EveryComparisonWithLowerSameAndHigher) {
   using T = TypeParam;
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     T* word = rank.New<T>(1);
     Waits* out = rank.New<Waits>(1);
     const T same = std::is_signed_v<T> ? static_cast<T>(-3) : static_cast<T>(5);
@@ -281,8 +276,7 @@ IRIS_KERNEL void WaitMany(DeviceContext ctx, uint64_t* words, const uint8_t* ski
 }
 
 TEST(WaitManyTest, AllAnyAndSome) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint64_t* words = rank.New<uint64_t>(8);
     uint8_t* skip = rank.New<uint8_t>(8);
     Waits* out = rank.New<Waits>(1);
@@ -322,8 +316,7 @@ IRIS_KERNEL void SendToZero(DeviceContext ctx, uint64_t* words) {
 }
 
 TEST_P(RanksTest, WaitAnyTakesEveryMessageOnce) {
-  World world(GetParam());
-  world.Run([](Rank& rank) {
+  World(GetParam()).Run([](Rank& rank) {
     uint64_t* words = rank.New<uint64_t>(rank.n());
     uint8_t* taken = rank.New<uint8_t>(rank.n());
     uint64_t* sum = rank.New<uint64_t>(1);
@@ -355,8 +348,7 @@ IRIS_KERNEL void EpochPingPong(DeviceContext ctx, T* word, T first, uint32_t rou
 
 template <typename T>
 void CheckEpochWrap(T first) {
-  World world(2);
-  world.Run([first](Rank& rank) {
+  World(2).Run([first](Rank& rank) {
     T* word = rank.New<T>(1);
     uint32_t* result = rank.New<uint32_t>(1);
     rank.Write(word, first);
@@ -381,8 +373,7 @@ IRIS_KERNEL void WaitEpochAhead(DeviceContext ctx, const uint32_t* word, uint32_
 }
 
 TEST(EpochTest, AnEpochThatIsAheadTimesOutAcrossTheWrap) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint32_t* word = rank.New<uint32_t>(1);
     uint32_t* result = rank.New<uint32_t>(64);
     rank.Write(word, 0xfffffffeu);
@@ -405,8 +396,7 @@ IRIS_KERNEL void WaitFor7(DeviceContext ctx, const uint64_t* word, uint64_t time
 
 template <typename Coop>
 void CheckTimeoutThenSuccess() {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint64_t* word = rank.New<uint64_t>(1);
     uint32_t* results = rank.New<uint32_t>(40);
     const uint64_t* w = word;
@@ -424,8 +414,7 @@ TEST(TimeoutTest, WarpWaitsAgain) { CheckTimeoutThenSuccess<Warp>(); }
 TEST(TimeoutTest, BlockWaitsAgain) { CheckTimeoutThenSuccess<Block>(); }
 
 TEST(TimeoutTest, TheContextsTimeoutCounts) {
-  World world(1, 1 << 20, 3 * kMillisecondNs);
-  world.Run([](Rank& rank) {
+  World(1, 1 << 20, 3 * kMillisecondNs).Run([](Rank& rank) {
     const uint64_t* word = rank.New<uint64_t>(1);
     uint32_t* results = rank.New<uint32_t>(1);
     rank.Launch({}, WaitFor7<Thread>, rank.ctx, word, uint64_t{0}, results);
@@ -493,8 +482,7 @@ IRIS_KERNEL void AwaitEachOther(DeviceContext ctx, uint64_t* signal, uint64_t ro
 
 template <typename Coop>
 void CheckAwaitSignal(uint32_t threads) {
-  World world(2);
-  world.Run([threads](Rank& rank) {
+  World(2).Run([threads](Rank& rank) {
     uint64_t* signal = rank.New<uint64_t>(1);
     uint32_t* came = rank.New<uint32_t>(threads);
     WaitFailure* failure = rank.New<WaitFailure>(1);
@@ -520,8 +508,7 @@ IRIS_KERNEL void AwaitOrTell(DeviceContext ctx, uint32_t from, const uint64_t* s
 }
 
 TEST(AwaitSignalTest, TellsWhoDidNotComeAndHowLongTheWaitWas) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint64_t* signals = rank.New<uint64_t>(3);
     uint32_t* came = rank.New<uint32_t>(3 * 40);
     WaitFailure* failure = rank.New<WaitFailure>(1);
@@ -544,8 +531,7 @@ TEST(AwaitSignalTest, TellsWhoDidNotComeAndHowLongTheWaitWas) {
 }
 
 TEST(AwaitSignalTest, TheTimeoutIsTheContexts) {
-  World world(1, 1 << 20, 2 * kMillisecondNs);
-  world.Run([](Rank& rank) {
+  World(1, 1 << 20, 2 * kMillisecondNs).Run([](Rank& rank) {
     const uint64_t* signals = rank.New<uint64_t>(1);
     uint32_t* came = rank.New<uint32_t>(1);
     WaitFailure* failure = rank.New<WaitFailure>(1);
@@ -556,8 +542,7 @@ TEST(AwaitSignalTest, TheTimeoutIsTheContexts) {
 }
 
 TEST(AwaitSignalTest, AfterAFailureOthersEndAtOnceAndTheFirstStays) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     uint64_t* signals = rank.New<uint64_t>(20);
     uint32_t* came = rank.New<uint32_t>(20);
     WaitFailure* failure = rank.New<WaitFailure>(1);
@@ -647,8 +632,7 @@ class Notes {
 TEST(AwaitSignalTest, AWaitIsNotedWhileItLasts) {
   const Notes notes;
   notes[2]->state = WaitNote::kClaimed;  // by another wait, for a rank that uses the same note
-  World world(2);
-  world.Run([&notes](Rank& rank) {
+  World(2).Run([&notes](Rank& rank) {
     uint64_t* signals = rank.New<uint64_t>(3);
     uint32_t* came = rank.New<uint32_t>(3);
     rank.Write(signals, std::vector<uint64_t>{3, 4, 5});
@@ -691,8 +675,7 @@ TEST(AwaitSignalTest, AWaitThatFailsTakesItsNoteBack) {
 
 TEST(AwaitSignalTest, AShortWaitIsNotNoted) {
   const Notes notes;
-  World world(1);
-  world.Run([&notes](Rank& rank) {
+  World(1).Run([&notes](Rank& rank) {
     const uint64_t* signals = rank.New<uint64_t>(1);
     uint32_t* came = rank.New<uint32_t>(1);
     rank.Launch({}, AwaitOrTell, notes.Of(rank), 1u, signals, uint64_t{1}, WaitReport{},
@@ -703,8 +686,7 @@ TEST(AwaitSignalTest, AShortWaitIsNotNoted) {
 }
 
 TEST(AwaitSignalTest, MayReportToNobody) {
-  World world(1);
-  world.Run([](Rank& rank) {
+  World(1).Run([](Rank& rank) {
     const uint64_t* signals = rank.New<uint64_t>(1);
     uint32_t* came = rank.New<uint32_t>(1);
     rank.Launch({}, AwaitOrTell, rank.ctx, 0u, signals, uint64_t{1}, WaitReport{}, kMillisecondNs,

@@ -27,10 +27,7 @@ using backend::ThreadIndex;
     EXPECT_TRUE(result_.ok()) << result_.what; \
   } while (false)
 
-void OnOneRank(const std::function<void(Rank&)>& body) {
-  World world(1, 8 << 20);
-  world.Run(body);
-}
+void OnOneRank(const std::function<void(Rank&)>& body) { World(1, 8 << 20).Run(body); }
 
 backend::Stream NewStream() {
   backend::Stream stream;
@@ -368,8 +365,7 @@ class StreamRanksTest : public testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, StreamRanksTest, testing::Values(1, 2, 4, 8));
 
 TEST_P(StreamRanksTest, GraphsMeetAThousandTimesAcrossTheWrapOfTheirEpochs) {
-  World world(GetParam());
-  world.Run([](Rank& rank) {
+  World(GetParam()).Run([](Rank& rank) {
     constexpr uint32_t kWords = 64;
     uint32_t* mine = rank.New<uint32_t>(kWords);
     uint32_t* all = rank.New<uint32_t>(kWords * rank.n());

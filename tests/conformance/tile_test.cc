@@ -126,8 +126,7 @@ void CheckTiles(uint32_t seed) {
   std::vector<Case> cases;
   std::mt19937 random(seed);
   for (uint32_t i = 0; i < 160 / kSlower; ++i) cases.push_back(RandomCase(random));
-  World world(2);
-  world.Run([&](Rank& rank) {
+  World(2).Run([&](Rank& rank) {
     T* far_side = rank.New<T>(kRoom);
     T* near_side = rank.New<T>(kRoom);
     const T other = ValueOf<T>(77);
@@ -191,8 +190,7 @@ template <typename T, uint32_t kRows, uint32_t kColumns>
 void CheckRegisters(const Tile& tile, uint64_t at) {
   constexpr uint32_t kThreads = 8;
   constexpr uint64_t kCount = kThreads * kApart + 16;
-  World world(2);
-  world.Run([&](Rank& rank) {
+  World(2).Run([&](Rank& rank) {
     T* from = rank.New<T>(kCount);
     T* all = rank.New<T>(kCount);
     T* some = rank.New<T>(kCount);

@@ -31,8 +31,7 @@ ccl::LinesSeen WriteThenRead(Rank& rank, bool tears) {
 }
 
 TEST(WholeLinesTest, LinesThatLieStillAreWhole) {
-  World world(3, 8 << 20);
-  world.Run([](Rank& rank) {
+  World(3, 8 << 20).Run([](Rank& rank) {
     const ccl::LinesSeen seen = WriteThenRead(rank, /*tears=*/false);
     EXPECT_GT(seen.written, 0u);
     EXPECT_GT(seen.read, 0u);
@@ -42,8 +41,7 @@ TEST(WholeLinesTest, LinesThatLieStillAreWhole) {
 }
 
 TEST(WholeLinesTest, TornLinesAreFound) {
-  World world(2, 8 << 20);
-  world.Run([](Rank& rank) {
+  World(2, 8 << 20).Run([](Rank& rank) {
     const ccl::LinesSeen seen = WriteThenRead(rank, /*tears=*/true);
     EXPECT_GT(seen.read, 0u);
     EXPECT_EQ(seen.torn, seen.read);
@@ -51,8 +49,7 @@ TEST(WholeLinesTest, TornLinesAreFound) {
 }
 
 TEST(WholeLinesTest, RefusesWhatCannotBe) {
-  World world(2, 8 << 20);
-  world.Run([](Rank& rank) {
+  World(2, 8 << 20).Run([](Rank& rank) {
     ccl::LineSearch good;
     good.context = rank.ctx;
     good.team = rank.ctx.world;

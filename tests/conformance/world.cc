@@ -38,7 +38,7 @@ World::World(local::WorldOptions options) {
   if (!world.ok()) FailSetUp(world.status().ToString());
   world_ = *std::move(world);
   for (uint32_t r = 0; r < options.n_ranks; ++r) {
-    ranks_.push_back(std::make_unique<Rank>(&world_->rank(r)));
+    ranks_.push_back(std::make_unique<Rank>(world_.get(), &world_->rank(r)));
   }
 }
 

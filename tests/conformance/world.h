@@ -5,8 +5,7 @@
 // Rank r is on device r modulo the devices of the machine, of which the environment's
 // IRIS_TEST_DEVICES may leave fewer. Without any device all tests are skipped.
 //
-//   World world(4);
-//   world.Run([](Rank& rank) {                       // on a thread per rank
+//   World(4).Run([](Rank& rank) {                   // on a thread per rank
 //     int* x = rank.New<int>(1);                     // the same offset on every rank; zero
 //     rank.Launch({1, 32}, Kernel, rank.ctx, x);
 //     rank.Synchronize();
@@ -55,7 +54,8 @@ inline void RequireOk(const Result& result) {
 // One rank. Used by its own thread only.
 class Rank {
  public:
-  explicit Rank(local::Rank* rank) : ctx(rank->ctx), stream(rank->stream), rank_(*rank) {}
+  Rank(const local::World* world, local::Rank* rank)
+      : ctx(rank->ctx), stream(rank->stream), world_(*world), rank_(*rank) {}
 
   DeviceContext& ctx;
   backend::Stream& stream;
@@ -119,9 +119,14 @@ class Rank {
   ccl::Comm NewComm(const DeviceTeam& team, const ccl::Config& config);
   ccl::Comm NewComm(const DeviceTeam& team);
 
+  // A communicator's limits where ranks of this world share devices: blocks that wait for each
+  // other must all have room. For targets that link :world_comm.
+  ccl::Config SharedConfig() const;
+
  private:
   void WriteBytes(void* to, const void* from, uint64_t bytes);
 
+  const local::World& world_;
   local::Rank& rank_;
 };
 
@@ -137,11 +142,6 @@ class World {
 
   Rank& rank(uint32_t r) { return *ranks_[r]; }
   uint32_t n() const { return world_->n_ranks(); }
-  uint32_t ranks_per_device() const { return world_->ranks_per_device(); }
-
-  // A communicator's limits where ranks of this world share devices: blocks that wait for each
-  // other must all have room. For targets that link :world_comm.
-  ccl::Config SharedConfig() const;
 
   // Null if the world has one node.
   local::PortThread* port_thread() { return world_->port_thread(); }

@@ -4,9 +4,9 @@
 
 namespace iris::conformance {
 
-ccl::Config World::SharedConfig() const {
+ccl::Config Rank::SharedConfig() const {
   ccl::Config config;
-  config.max_blocks = ccl::MaxBlocksWhenShared(ranks_per_device());
+  config.max_blocks = ccl::MaxBlocksWhenShared(world_.ranks_per_device());
   return config;
 }
 
