@@ -91,16 +91,15 @@ TEST_F(PairCheckTest, MemoryThatCannotBeMadeFailsAtThatStep) {
 }
 
 TEST_F(PairCheckTest, AProgramThatDoesNotExistIsSaid) {
-  PairCheckOptions options;
-  options.program = dir_ + "/none";
-  ExpectAllFail(Check(options, 2), "start", "cannot execute " + dir_ + "/none");
+  ExpectAllFail(Check({.program = dir_ + "/none"}, 2), "start", "cannot execute " + dir_ + "/none");
 }
 
 TEST_F(PairCheckTest, AChildThatNeverSpeaksIsKilledAtTheDeadline) {
-  PairCheckOptions options;
-  options.program = Script(absl::StrCat("echo $$ > ", dir_, "/pid\nexec sleep 1000\n"));
-  options.start_timeout = absl::Seconds(3);
-  ExpectAllFail(Check(options, 2), "start", "no end within 3s");
+  ExpectAllFail(
+      Check({.program = Script(absl::StrCat("echo $$ > ", dir_, "/pid\nexec sleep 1000\n")),
+             .start_timeout = absl::Seconds(3)},
+            2),
+      "start", "no end within 3s");
   pid_t pid = 0;
   ASSERT_TRUE(std::ifstream(dir_ + "/pid") >> pid);
   EXPECT_NE(kill(pid, 0), 0);
@@ -108,9 +107,8 @@ TEST_F(PairCheckTest, AChildThatNeverSpeaksIsKilledAtTheDeadline) {
 
 TEST_F(PairCheckTest, ADriverThatHangsIsNamedByItsStep) {
   setenv("PAIR_CHECK_TEST_HANGS", "1", 1);
-  PairCheckOptions options;
-  options.step_timeout = absl::Milliseconds(200);
-  ExpectAllFail(Check(options, 2), "create", "no end within 200ms");
+  ExpectAllFail(Check({.step_timeout = absl::Milliseconds(200)}, 2), "create",
+                "no end within 200ms");
 }
 
 TEST_F(PairCheckTest, AChildThatCrashesIsNamedByItsSignal) {
@@ -124,9 +122,7 @@ TEST_F(PairCheckTest, AChildThatCrashesIsNamedByItsSignal) {
 }
 
 TEST_F(PairCheckTest, WhatThereIsNoTimeForIsNotTried) {
-  PairCheckOptions options;
-  options.timeout = absl::ZeroDuration();
-  ExpectAllFail(Check(options, 2), "not tried", "time");
+  ExpectAllFail(Check({.timeout = absl::ZeroDuration()}, 2), "not tried", "time");
 }
 
 TEST_F(PairCheckTest, StopsWhenAsked) {
@@ -137,9 +133,7 @@ TEST_F(PairCheckTest, StopsWhenAsked) {
 }
 
 TEST_F(PairCheckTest, OnlyTheFirstDevicesIfThereAreMany) {
-  PairCheckOptions options;
-  options.max_devices = 2;
-  EXPECT_EQ(Check(options, 100).pairs.size(), 4u);
+  EXPECT_EQ(Check({.max_devices = 2}, 100).pairs.size(), 4u);
 }
 
 }  // namespace

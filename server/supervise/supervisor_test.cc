@@ -19,9 +19,9 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -41,6 +41,7 @@
 namespace iris::server {
 namespace {
 
+using testing::Eventually;
 using testing::TempDir;
 using Names = std::multiset<std::string>;  // "NAME=FILE"
 
@@ -60,16 +61,6 @@ std::string ReadFile(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
-}
-
-template <typename F>
-bool Eventually(F done, absl::Duration timeout = kSoon) {
-  const absl::Time end = absl::Now() + timeout;
-  while (!done()) {
-    if (absl::Now() > end) return false;
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return true;
 }
 
 // "NAME=FILE" of each file that a store answered.
@@ -225,14 +216,13 @@ class SupervisorTest : public ::testing::Test {
     return pid;
   }
 
-  // The next program that the supervisor has started.
-  std::unique_ptr<Child> Next(absl::Duration timeout = kSoon) {
+  // The next program that the supervisor has started. A test without one ends by an exception.
+  Child Next() {
     struct pollfd readable = {listener_.get(), POLLIN, 0};
-    if (poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) != 1) {
-      return nullptr;
+    if (poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(kSoon))) != 1) {
+      throw std::runtime_error("the supervisor starts no program");
     }
-    return std::make_unique<Child>(
-        wire::UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+    return Child(wire::UniqueFd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
   }
 
   // The exit code of a supervisor; -1 if it does not end.
@@ -262,128 +252,113 @@ class SupervisorTest : public ::testing::Test {
 
 TEST_F(SupervisorTest, KeepsDescriptorsOverADeath) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> first = Next();
-  ASSERT_NE(first, nullptr);
-  EXPECT_EQ(first->Passed(), Names());
-  EXPECT_EQ(first->Ask("env LISTEN_FDS"), "none");
-  const Names a = Named("a", first->Ask("store a 1"));
-  const Names b = Named("b-2", first->Ask("store b-2 7 3"));
-  Names c = Named("c_3", first->Ask("store c_3 1"));
-  c = c + Named("c_3", first->Ask("store c_3 2"));  // beside the one
-  first->Ask("store gone 5 2");
-  EXPECT_EQ(first->Ask("notify FDSTOREREMOVE=1|FDNAME=gone"), "1");
-  EXPECT_EQ(first->Ask("notify FDSTOREREMOVE=1|FDNAME=never"), "1");
-  first->Ready();
-  first->Kill();
+  Child first = Next();
+  EXPECT_EQ(first.Passed(), Names());
+  EXPECT_EQ(first.Ask("env LISTEN_FDS"), "none");
+  const Names a = Named("a", first.Ask("store a 1"));
+  const Names b = Named("b-2", first.Ask("store b-2 7 3"));
+  Names c = Named("c_3", first.Ask("store c_3 1"));
+  c = c + Named("c_3", first.Ask("store c_3 2"));  // beside the one
+  first.Ask("store gone 5 2");
+  EXPECT_EQ(first.Ask("notify FDSTOREREMOVE=1|FDNAME=gone"), "1");
+  EXPECT_EQ(first.Ask("notify FDSTOREREMOVE=1|FDNAME=never"), "1");
+  first.Ready();
+  first.Kill();
 
-  std::unique_ptr<Child> second = Next();
-  ASSERT_NE(second, nullptr);
-  EXPECT_NE(second->pid(), first->pid());
-  EXPECT_EQ(second->Passed(), a + b + c);
+  Child second = Next();
+  EXPECT_NE(second.pid(), first.pid());
+  EXPECT_EQ(second.Passed(), a + b + c);
   // Kept descriptors stay, even if a child did nothing.
-  second->Kill();
-  std::unique_ptr<Child> third = Next();
-  ASSERT_NE(third, nullptr);
-  EXPECT_EQ(third->Passed(), a + b + c);
-  EXPECT_EQ(third->Ask("notify FDNAME=b-2|FDSTOREREMOVE=1"), "1");
-  const Names d = Named("d", third->Ask("store d 2"));
-  third->Kill();
-  std::unique_ptr<Child> fourth = Next();
-  ASSERT_NE(fourth, nullptr);
-  EXPECT_EQ(fourth->Passed(), a + c + d);
+  second.Kill();
+  Child third = Next();
+  EXPECT_EQ(third.Passed(), a + b + c);
+  EXPECT_EQ(third.Ask("notify FDNAME=b-2|FDSTOREREMOVE=1"), "1");
+  const Names d = Named("d", third.Ask("store d 2"));
+  third.Kill();
+  Child fourth = Next();
+  EXPECT_EQ(fourth.Passed(), a + c + d);
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, LosesNothingThatTheDeadSaid) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> first = Next();
-  ASSERT_NE(first, nullptr);
-  first->Ready();
-  first->Ask("store old 3");
+  Child first = Next();
+  first.Ready();
+  first.Ask("store old 3");
   Names kept;
   for (int round = 0; round < 20; ++round) {
     // All is in the socket, and so is the death, when the supervisor looks.
     const std::string name = absl::StrCat("n", round);
     const std::string removed = round == 0 ? "old" : absl::StrCat("n", round - 1);
     const Names files =
-        Named(name, first->Ask(absl::StrCat("store_and_die ", name, " 5 ", removed)));
+        Named(name, first.Ask(absl::StrCat("store_and_die ", name, " 5 ", removed)));
     ASSERT_EQ(files.size(), 5);
     kill(supervisor, SIGSTOP);
     ASSERT_TRUE(Eventually([&] {
       return absl::StrContains(ReadFile(absl::StrCat("/proc/", supervisor, "/stat")), ") T ");
     }));
-    first->Tell("go");
+    first.Tell("go");
     ASSERT_TRUE(Eventually([&] {
-      return absl::StrContains(ReadFile(absl::StrCat("/proc/", first->pid(), "/stat")), ") Z ");
+      return absl::StrContains(ReadFile(absl::StrCat("/proc/", first.pid(), "/stat")), ") Z ");
     }));
     kill(supervisor, SIGCONT);
     first = Next();
-    ASSERT_NE(first, nullptr);
-    EXPECT_EQ(first->Passed(), files);
-    first->Ready();
+    EXPECT_EQ(first.Passed(), files);
+    first.Ready();
   }
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, KeepsThousands) {
-  Options options;
-  options.most_kept = 5001;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
+  const pid_t supervisor = Start({.most_kept = 5001});
+  Child child = Next();
+  child.Ready();
   for (const int n : {0, 1000, 5000}) {
-    const int have = static_cast<int>(child->Passed().size());
-    Names kept = child->Passed();
-    const std::string files = child->Ask(absl::StrCat("store f", n, " ", n - have));
+    const int have = static_cast<int>(child.Passed().size());
+    Names kept = child.Passed();
+    const std::string files = child.Ask(absl::StrCat("store f", n, " ", n - have));
     int64_t sent_ns = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(child->Ask("sent_ns"), &sent_ns));
+    ASSERT_TRUE(absl::SimpleAtoi(child.Ask("sent_ns"), &sent_ns));
     kept = kept + Named(absl::StrCat("f", n), files);
     ASSERT_EQ(kept.size(), n);
     int64_t least_ns = 1ll << 60;
     for (int round = 0; round < 5; ++round) {
       const int64_t killed_ns = MonotonicNs();
-      child->Kill();
+      child.Kill();
       child = Next();
-      ASSERT_NE(child, nullptr);
-      least_ns = std::min(least_ns, child->started_ns() - killed_ns);
-      child->Ready();
+      least_ns = std::min(least_ns, child.started_ns() - killed_ns);
+      child.Ready();
     }
-    ASSERT_EQ(child->Passed(), kept);
+    ASSERT_EQ(child.Passed(), kept);
     printf("%d kept: %.1f us a store, %.0f us from the kill to main(), best of 5\n", n,
            n == have ? 0.0 : static_cast<double>(sent_ns) / 1e3 / (n - have),
            static_cast<double>(least_ns) / 1e3);
   }
   const absl::Time start = absl::Now();
-  EXPECT_EQ(child->Ask("notify FDSTOREREMOVE=1|FDNAME=f5000"), "1");
+  EXPECT_EQ(child.Ask("notify FDSTOREREMOVE=1|FDNAME=f5000"), "1");
   EXPECT_TRUE(Eventually([&] { return base::CountDescriptors(supervisor) < 1100; }));
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, KeepsNoMoreThanItsNumber) {
-  Options options;
-  options.most_kept = 5;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> first = Next();
-  ASSERT_NE(first, nullptr);
-  EXPECT_EQ(first->Ask("env FDSTORE"), "5");
-  first->Ready();
-  const Names a = Named("a", first->Ask("store a 3"));
-  first->Ask("store b 3 3");  // all of a message, or none
-  const Names c = Named("c", first->Ask("store c 2"));
-  first->Ask("store d 200");
-  first->Ask("store d 253 253");
-  first->Kill();
-  std::unique_ptr<Child> second = Next();
-  ASSERT_NE(second, nullptr);
-  EXPECT_EQ(second->Passed(), a + c);
-  second->Ask("notify FDSTOREREMOVE=1|FDNAME=a");
-  const Names e = Named("e", second->Ask("store e 3 3"));
-  second->Kill();
-  std::unique_ptr<Child> third = Next();
-  ASSERT_NE(third, nullptr);
-  EXPECT_EQ(third->Passed(), c + e);
+  const pid_t supervisor = Start({.most_kept = 5});
+  Child first = Next();
+  EXPECT_EQ(first.Ask("env FDSTORE"), "5");
+  first.Ready();
+  const Names a = Named("a", first.Ask("store a 3"));
+  first.Ask("store b 3 3");  // all of a message, or none
+  const Names c = Named("c", first.Ask("store c 2"));
+  first.Ask("store d 200");
+  first.Ask("store d 253 253");
+  first.Kill();
+  Child second = Next();
+  EXPECT_EQ(second.Passed(), a + c);
+  second.Ask("notify FDSTOREREMOVE=1|FDNAME=a");
+  const Names e = Named("e", second.Ask("store e 3 3"));
+  second.Kill();
+  Child third = Next();
+  EXPECT_EQ(third.Passed(), c + e);
   EXPECT_EQ(End(supervisor), 0);
   const std::vector<std::string> lines = absl::StrSplit(Log(), '\n');
   EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
@@ -395,25 +370,20 @@ TEST_F(SupervisorTest, KeepsNoMoreThanItsNumber) {
 
 // As many as its limit of descriptors allows, with none to spare for what a restart needs.
 TEST_F(SupervisorTest, KeepsAsManyAsItsLimitAllows) {
-  Options options;
-  options.most_kept = 0;
-  options.fd_limit = 400;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Ask("env FDSTORE"), "336");
-  child->Ready();
-  Names kept = Named("a", child->Ask("store a 236 118"));
-  child->Ask("store no 253 253");  // the kernel cuts it off
-  kept = kept + Named("b", child->Ask("store b 100 100"));
+  const pid_t supervisor = Start({.most_kept = 0, .fd_limit = 400});
+  Child child = Next();
+  EXPECT_EQ(child.Ask("env FDSTORE"), "336");
+  child.Ready();
+  Names kept = Named("a", child.Ask("store a 236 118"));
+  child.Ask("store no 253 253");  // the kernel cuts it off
+  kept = kept + Named("b", child.Ask("store b 100 100"));
   ASSERT_EQ(kept.size(), 336);
-  child->Ask("store no 60 60");
-  child->Ask("store no 253 253");
-  child->Ask("store no 1");
-  child->Kill();
+  child.Ask("store no 60 60");
+  child.Ask("store no 253 253");
+  child.Ask("store no 1");
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Passed(), kept);
+  EXPECT_EQ(child.Passed(), kept);
   EXPECT_EQ(End(supervisor), 0);
 }
 
@@ -428,52 +398,46 @@ TEST(MostKept, LeavesSomeForTheSupervisor) {
 
 TEST_F(SupervisorTest, PassesWhatSystemdPasses) {
   wire::UniqueFd leaked(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 50));
-  Options options;
-  options.watchdog_ms = 30'000;
-  options.arguments = {"7", "an argument"};
-  options.leaked_fd = leaked.get();
-  options.without_stdin = true;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->open_numbers(), "0 1 2");
-  EXPECT_EQ(child->signals(), "");
-  EXPECT_EQ(child->Ask("env NOTIFY_SOCKET"), NotifyPath());
-  EXPECT_EQ(child->Ask("env FDSTORE"), "100");
-  EXPECT_EQ(child->Ask("env LISTEN_PID"), "none");
-  EXPECT_EQ(child->Ask("env LISTEN_FDNAMES"), "none");
-  EXPECT_EQ(child->Ask("env IRIS_TEST_OTHER"), "stays");
-  EXPECT_EQ(child->Ask("watchdog"), "1 30000000");
-  child->Ask("store a 1");
-  child->Ask("store b 2");
-  child->Kill();
+  const pid_t supervisor = Start({.watchdog_ms = 30'000,
+                                  .arguments = {"7", "an argument"},
+                                  .leaked_fd = leaked.get(),
+                                  .without_stdin = true});
+  Child child = Next();
+  EXPECT_EQ(child.open_numbers(), "0 1 2");
+  EXPECT_EQ(child.signals(), "");
+  EXPECT_EQ(child.Ask("env NOTIFY_SOCKET"), NotifyPath());
+  EXPECT_EQ(child.Ask("env FDSTORE"), "100");
+  EXPECT_EQ(child.Ask("env LISTEN_PID"), "none");
+  EXPECT_EQ(child.Ask("env LISTEN_FDNAMES"), "none");
+  EXPECT_EQ(child.Ask("env IRIS_TEST_OTHER"), "stays");
+  EXPECT_EQ(child.Ask("watchdog"), "1 30000000");
+  child.Ask("store a 1");
+  child.Ask("store b 2");
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->open_numbers(), "0 1 2 3 4 5");
-  EXPECT_EQ(child->Ask("env LISTEN_PID"), absl::StrCat(child->pid()));
-  EXPECT_EQ(child->Ask("env LISTEN_FDS"), "3");
-  EXPECT_EQ(child->Ask("watchdog"), "1 30000000");
+  EXPECT_EQ(child.open_numbers(), "0 1 2 3 4 5");
+  EXPECT_EQ(child.Ask("env LISTEN_PID"), absl::StrCat(child.pid()));
+  EXPECT_EQ(child.Ask("env LISTEN_FDS"), "3");
+  EXPECT_EQ(child.Ask("watchdog"), "1 30000000");
   EXPECT_EQ(End(supervisor), 7);
 }
 
 TEST_F(SupervisorTest, LeaksNothingOverManyRestarts) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
+  Child child = Next();
   const int with_five = base::CountDescriptors(supervisor) + 5;
-  child->Ask("store a 5");
-  child->Ready();
+  child.Ask("store a 5");
+  child.Ready();
   for (int i = 0; i < 200; ++i) {
-    child->Ask("store b 3 3");
-    child->Ask("notify_fd FDSTORE=1|FDNAME=a:b");
-    child->Ask("notify_fd BARRIER=1");
-    child->Ask("notify_fd STATUS=junk");
-    child->Ask("notify FDSTOREREMOVE=1|FDNAME=b");
-    child->Ready();
-    child->Kill();
+    child.Ask("store b 3 3");
+    child.Ask("notify_fd FDSTORE=1|FDNAME=a:b");
+    child.Ask("notify_fd BARRIER=1");
+    child.Ask("notify_fd STATUS=junk");
+    child.Ask("notify FDSTOREREMOVE=1|FDNAME=b");
+    child.Ready();
+    child.Kill();
     child = Next();
-    ASSERT_NE(child, nullptr);
-    ASSERT_EQ(child->open_numbers(), "0 1 2 3 4 5 6 7");
+    ASSERT_EQ(child.open_numbers(), "0 1 2 3 4 5 6 7");
   }
   EXPECT_TRUE(Eventually([&] { return base::CountDescriptors(supervisor) == with_five; }));
   EXPECT_EQ(End(supervisor), 0);
@@ -481,11 +445,10 @@ TEST_F(SupervisorTest, LeaksNothingOverManyRestarts) {
 
 TEST_F(SupervisorTest, HearsNobodyElse) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
+  Child child = Next();
+  child.Ready();
   const int with_one = base::CountDescriptors(supervisor) + 1;
-  const Names kept = Named("a", child->Ask("store a 1"));
+  const Names kept = Named("a", child.Ask("store a 1"));
   setenv("NOTIFY_SOCKET", NotifyPath().c_str(), 1);
   for (int i = 0; i < 50; ++i) {
     const int fd = memfd_create("foreign", MFD_CLOEXEC);
@@ -495,64 +458,56 @@ TEST_F(SupervisorTest, HearsNobodyElse) {
   }
   unsetenv("NOTIFY_SOCKET");
   EXPECT_TRUE(Logged("is not irisd's, and is ignored"));
-  child->Ask("notify WATCHDOG=1");  // behind them
+  child.Ask("notify WATCHDOG=1");  // behind them
   EXPECT_TRUE(Eventually([&] { return base::CountDescriptors(supervisor) == with_one; }));
-  child->Kill();
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Passed(), kept);
+  EXPECT_EQ(child.Passed(), kept);
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, SurvivesFloodsAndNonsense) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
+  Child child = Next();
+  child.Ready();
   const int with_one = base::CountDescriptors(supervisor) + 1;
-  const Names kept = Named("a", child->Ask("store a 1"));
-  EXPECT_EQ(child->Ask("flood 20000"), "done");
+  const Names kept = Named("a", child.Ask("store a 1"));
+  EXPECT_EQ(child.Ask("flood 20000"), "done");
   for (const char* text :
        {"FDSTORE=1", "FDSTORE=1|FDNAME=", "FDSTORE=1|FDNAME=a b", "FDSTORE=1|FDNAME=a:b",
         "FDSTORE=1|FDNAME=01234567890", "FDNAME=a", "FDSTOREREMOVE=1", "|||", "FDSTORE=2|FDNAME=a",
         "FDSTOREREMOVE=1|FDNAME=01234567890"}) {
-    EXPECT_EQ(child->Ask(absl::StrCat("notify_fd ", text)), "1");
+    EXPECT_EQ(child.Ask(absl::StrCat("notify_fd ", text)), "1");
   }
   EXPECT_EQ(
-      child->Ask(absl::StrCat("notify_fd FDSTORE=1|FDNAME=a|STATUS=", std::string(10'000, 'x'))),
+      child.Ask(absl::StrCat("notify_fd FDSTORE=1|FDNAME=a|STATUS=", std::string(10'000, 'x'))),
       "1");
-  EXPECT_EQ(child->Ask("notify WATCHDOG=1"), "1");
+  EXPECT_EQ(child.Ask("notify WATCHDOG=1"), "1");
   EXPECT_TRUE(Eventually([&] { return base::CountDescriptors(supervisor) == with_one; }));
-  child->Kill();
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Passed(), kept);
+  EXPECT_EQ(child.Passed(), kept);
   EXPECT_EQ(End(supervisor), 0);
   EXPECT_LT(Log().size(), 4096);
 }
 
 TEST_F(SupervisorTest, MakesItsSocketAgain) {
-  Options options;
-  options.watchdog_ms = 1000;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
-  const Names kept = Named("a", child->Ask("store a 1"));
+  const pid_t supervisor = Start({.watchdog_ms = 1000});
+  Child child = Next();
+  child.Ready();
+  const Names kept = Named("a", child.Ask("store a 1"));
   ASSERT_EQ(unlink(NotifyPath().c_str()), 0);
   ASSERT_TRUE(Logged("there is a new one"));  // and the silent program lives
-  EXPECT_EQ(child->Ask("notify WATCHDOG=1"), "1");
+  EXPECT_EQ(child.Ask("notify WATCHDOG=1"), "1");
   std::filesystem::remove_all(run_ + "/.supervisor");
-  child->Kill();
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Passed(), kept);
-  child->Ready();
-  const Names more = Named("b", child->Ask("store b 1"));
-  child->Kill();
+  EXPECT_EQ(child.Passed(), kept);
+  child.Ready();
+  const Names more = Named("b", child.Ask("store b 1"));
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Passed(), kept + more);
+  EXPECT_EQ(child.Passed(), kept + more);
   EXPECT_EQ(End(supervisor), 0);
   EXPECT_FALSE(std::filesystem::exists(run_));
 }
@@ -560,8 +515,7 @@ TEST_F(SupervisorTest, MakesItsSocketAgain) {
 TEST_F(SupervisorTest, MakesAndRemovesItsFolder) {
   umask(077);
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
+  Child child = Next();
   struct stat info = {};
   ASSERT_EQ(stat(run_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0755);
@@ -574,29 +528,27 @@ TEST_F(SupervisorTest, MakesAndRemovesItsFolder) {
   // One that it did not make stays; what a dead supervisor left is no obstacle.
   ASSERT_EQ(mkdir(run_.c_str(), 0755), 0);
   const pid_t killed = Start();
-  ASSERT_NE(child = Next(), nullptr);
+  child = Next();
   kill(killed, SIGKILL);
   EXPECT_EQ(Wait(killed), 128 + SIGKILL);
   EXPECT_TRUE(std::filesystem::exists(NotifyPath()));
   const pid_t next = Start();
-  ASSERT_NE(child = Next(), nullptr);
+  child = Next();
   EXPECT_EQ(End(next), 0);
   EXPECT_TRUE(std::filesystem::is_empty(run_));
 }
 
 TEST_F(SupervisorTest, OneHasADirectory) {
   const pid_t first = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  const Names kept = Named("a", child->Ask("store a 1"));
+  Child child = Next();
+  const Names kept = Named("a", child.Ask("store a 1"));
   EXPECT_EQ(Wait(Start()), 1);
   EXPECT_TRUE(Logged(absl::StrCat("another irisd (pid ", first, ")")));
-  child->Ask("store b 1");
-  child->Ask("notify FDSTOREREMOVE=1|FDNAME=b");
-  child->Kill();
+  child.Ask("store b 1");
+  child.Ask("notify FDSTOREREMOVE=1|FDNAME=b");
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Passed(), kept);
+  EXPECT_EQ(child.Passed(), kept);
   EXPECT_EQ(End(first), 0);
 }
 
@@ -621,29 +573,24 @@ TEST_F(SupervisorTest, RefusesAFolderThatIsNotPrivate) {
 TEST_F(SupervisorTest, EndsBothWhenAsked) {
   for (const int signal : {SIGTERM, SIGINT}) {
     const pid_t supervisor = Start();
-    std::unique_ptr<Child> child = Next();
-    ASSERT_NE(child, nullptr);
-    child->Ready();
+    Child child = Next();
+    child.Ready();
     kill(supervisor, signal);
     EXPECT_EQ(Wait(supervisor), 0);
-    EXPECT_EQ(kill(child->pid(), 0), -1);
+    EXPECT_EQ(kill(child.pid(), 0), -1);
   }
 }
 
 TEST_F(SupervisorTest, KillsWhatDoesNotEnd) {
-  Options options;
-  options.stop_ms = 300;
-  options.arguments = {"stubborn"};
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
+  const pid_t supervisor = Start({.stop_ms = 300, .arguments = {"stubborn"}});
+  Child child = Next();
+  child.Ready();
   kill(supervisor, SIGTERM);
-  EXPECT_EQ(child->Line(), absl::StrCat("signal ", SIGINT));
+  EXPECT_EQ(child.Line(), absl::StrCat("signal ", SIGINT));
   // Its messages meanwhile do not block the supervisor.
-  child->Ask("store a 50");
+  child.Ask("store a 50");
   EXPECT_EQ(Wait(supervisor), 1);
-  EXPECT_EQ(kill(child->pid(), 0), -1);
+  EXPECT_EQ(kill(child.pid(), 0), -1);
   EXPECT_TRUE(Logged("does not end, and is killed"));
 }
 
@@ -655,11 +602,10 @@ TEST_F(SupervisorTest, EndsWithCodesThatMeanIt) {
   for (const Case& each :
        {Case{false, 2}, Case{true, 2}, Case{false, 0}, Case{true, 0}, Case{false, 1}}) {
     const pid_t supervisor = Start();
-    std::unique_ptr<Child> child = Next();
-    ASSERT_NE(child, nullptr);
-    child->Ask("store a 2");
-    if (each.ready) child->Ready();
-    child->Tell(absl::StrCat("exit ", each.code));
+    Child child = Next();
+    child.Ask("store a 2");
+    if (each.ready) child.Ready();
+    child.Tell(absl::StrCat("exit ", each.code));
     EXPECT_EQ(Wait(supervisor), each.code);
     EXPECT_FALSE(std::filesystem::exists(run_));
   }
@@ -668,71 +614,60 @@ TEST_F(SupervisorTest, EndsWithCodesThatMeanIt) {
 
 TEST_F(SupervisorTest, OtherCodesAreTriedAgain) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Tell("exit 3");  // not even ready once
+  Child child = Next();
+  child.Tell("exit 3");  // not even ready once
   child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
+  child.Ready();
   for (const int code : {1, 3, 1, 134}) {
-    child->Tell(absl::StrCat("exit ", code));
+    child.Tell(absl::StrCat("exit ", code));
     child = Next();
-    ASSERT_NE(child, nullptr);
   }
   EXPECT_EQ(End(supervisor), 0);
   EXPECT_FALSE(absl::StrContains(Log(), "hands over"));
 }
 
 TEST_F(SupervisorTest, CannotExecuteAtFirst) {
-  Options options;
-  options.program = dir_.path() + "/missing";
-  EXPECT_EQ(Wait(Start(options)), 1);
+  EXPECT_EQ(Wait(Start({.program = dir_.path() + "/missing"})), 1);
   EXPECT_TRUE(Logged("No such file"));
 }
 
 TEST_F(SupervisorTest, ReloadsOnceItIsReady) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
+  Child child = Next();
   kill(supervisor, SIGHUP);
-  EXPECT_EQ(child->Line(absl::Milliseconds(200)), "");
-  child->Tell("notify READY=1");
-  std::multiset<std::string> lines = {child->Line(), child->Line()};
+  EXPECT_EQ(child.Line(absl::Milliseconds(200)), "");
+  child.Tell("notify READY=1");
+  std::multiset<std::string> lines = {child.Line(), child.Line()};
   EXPECT_EQ(lines, (std::multiset<std::string>{"1", absl::StrCat("signal ", SIGHUP)}));
   kill(supervisor, SIGHUP);
-  EXPECT_EQ(child->Line(), absl::StrCat("signal ", SIGHUP));
+  EXPECT_EQ(child.Line(), absl::StrCat("signal ", SIGHUP));
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, ReplacesTheProgramOnDisk) {
   const std::string path = dir_.path() + "/program";
   std::filesystem::copy(Program("supervised_for_test"), path);
-  Options options;
-  options.program = path;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> first = Next();
-  ASSERT_NE(first, nullptr);
-  first->Ready();
-  const Names kept = Named("a", first->Ask("store a 3"));
-  const std::string old_file = first->Ask("exe");
+  const pid_t supervisor = Start({.program = path});
+  Child first = Next();
+  first.Ready();
+  const Names kept = Named("a", first.Ask("store a 3"));
+  const std::string old_file = first.Ask("exe");
 
   std::filesystem::copy(Program("supervised_for_test"), path + ".new");
   std::filesystem::rename(path + ".new", path);
   struct stat info = {};
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   kill(supervisor, SIGUSR1);
-  std::unique_ptr<Child> second = Next();
-  ASSERT_NE(second, nullptr);
-  EXPECT_NE(second->Ask("exe"), old_file);
-  EXPECT_EQ(second->Ask("exe"), absl::StrCat(info.st_ino));
-  EXPECT_EQ(second->Passed(), kept);
+  Child second = Next();
+  EXPECT_NE(second.Ask("exe"), old_file);
+  EXPECT_EQ(second.Ask("exe"), absl::StrCat(info.st_ino));
+  EXPECT_EQ(second.Passed(), kept);
   EXPECT_TRUE(Logged("hands over"));
 
   // Without being asked, too.
-  second->Ready();
-  second->Tell("exit 75");
-  const std::unique_ptr<Child> third = Next();
-  ASSERT_NE(third, nullptr);
+  second.Ready();
+  second.Tell("exit 75");
+  Child third = Next();
   EXPECT_EQ(End(supervisor), 0);
 }
 
@@ -746,15 +681,12 @@ TEST_F(SupervisorTest, WaitsLongerAndLongerUntilTheProgramIsMended) {
   };
   std::filesystem::copy(Program("supervised_for_test"), mended);
   std::filesystem::copy(mended, path);
-  Options options;
-  options.program = path;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
-  const Names kept = Named("a", child->Ask("store a 4"));
+  const pid_t supervisor = Start({.program = path});
+  Child child = Next();
+  child.Ready();
+  const Names kept = Named("a", child.Ask("store a 4"));
   write(absl::StrCat("#!/bin/sh\necho x >>", dir_.path(), "/starts\nexit 3\n"));
-  child->Kill();
+  child.Kill();
   ASSERT_TRUE(Logged("wait_ms=800"));
   EXPECT_TRUE(Logged("exit code 3"));
   for (const char* wait : {"wait_ms=0", "wait_ms=100", "wait_ms=200", "wait_ms=400"}) {
@@ -768,89 +700,73 @@ TEST_F(SupervisorTest, WaitsLongerAndLongerUntilTheProgramIsMended) {
   std::filesystem::rename(mended, path);
   kill(supervisor, SIGUSR1);  // instead of waiting for seconds
   child = Next();
-  ASSERT_NE(child, nullptr);
-  EXPECT_EQ(child->Passed(), kept);
+  EXPECT_EQ(child.Passed(), kept);
   // After a success, the next waits are short again.
-  child->Ready();
-  child->Kill();
+  child.Ready();
+  child.Kill();
   child = Next();
-  ASSERT_NE(child, nullptr);
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, EndsWhileItWaits) {
   const std::string path = dir_.path() + "/program";
   std::filesystem::copy(Program("supervised_for_test"), path);
-  Options options;
-  options.program = path;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
+  const pid_t supervisor = Start({.program = path});
+  Child child = Next();
+  child.Ready();
   std::filesystem::remove(path);
-  child->Kill();
+  child.Kill();
   ASSERT_TRUE(Logged("wait_ms=1600"));
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, KillsAProgramThatGivesNoSign) {
-  Options options;
-  options.watchdog_ms = 400;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
+  const pid_t supervisor = Start({.watchdog_ms = 400});
+  Child child = Next();
   // Not before it is ready, which can take longer.
   absl::SleepFor(absl::Milliseconds(800));
-  EXPECT_EQ(Named("a", child->Ask("store a 3")).size(), 3);
-  child->Ready();
+  EXPECT_EQ(Named("a", child.Ask("store a 3")).size(), 3);
+  child.Ready();
   for (int i = 0; i < 10; ++i) {
     absl::SleepFor(absl::Milliseconds(100));
-    EXPECT_EQ(child->Ask("notify WATCHDOG=1"), "1");
+    EXPECT_EQ(child.Ask("notify WATCHDOG=1"), "1");
   }
-  child->Tell("stop");
-  std::unique_ptr<Child> second = Next();
-  ASSERT_NE(second, nullptr);
+  child.Tell("stop");
+  Child second = Next();
   EXPECT_TRUE(Logged("no sign of life"));
-  EXPECT_EQ(second->Passed().size(), 3);
+  EXPECT_EQ(second.Passed().size(), 3);
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, KillsAProgramThatIsNeverReady) {
-  Options options;
-  options.start_ms = 300;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Tell("stop");
-  ASSERT_NE(child = Next(), nullptr);
+  const pid_t supervisor = Start({.start_ms = 300});
+  Child child = Next();
+  child.Tell("stop");
+  child = Next();
   EXPECT_TRUE(Logged("is not ready in time"));
   EXPECT_EQ(End(supervisor), 0);
 }
 
 TEST_F(SupervisorTest, KillsAProgramThatStopsAndStays) {
-  Options options;
-  options.stop_ms = 300;
-  const pid_t supervisor = Start(options);
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
-  EXPECT_EQ(child->Ask("notify STOPPING=1"), "1");
-  ASSERT_NE(child = Next(), nullptr);
+  const pid_t supervisor = Start({.stop_ms = 300});
+  Child child = Next();
+  child.Ready();
+  EXPECT_EQ(child.Ask("notify STOPPING=1"), "1");
+  child = Next();
   EXPECT_EQ(End(supervisor), 0);
 }
 
 // The program goes on when the supervisor dies.
 TEST_F(SupervisorTest, LeavesTheProgramWhenItDies) {
   const pid_t supervisor = Start();
-  std::unique_ptr<Child> child = Next();
-  ASSERT_NE(child, nullptr);
-  child->Ready();
+  Child child = Next();
+  child.Ready();
   kill(supervisor, SIGKILL);
   EXPECT_EQ(Wait(supervisor), 128 + SIGKILL);
   absl::SleepFor(absl::Milliseconds(100));
-  EXPECT_EQ(child->Ask("env IRIS_TEST_OTHER"), "stays");
-  EXPECT_NE(child->Ask("notify WATCHDOG=1"), "1");
-  child->Kill();
+  EXPECT_EQ(child.Ask("env IRIS_TEST_OTHER"), "stays");
+  EXPECT_NE(child.Ask("notify WATCHDOG=1"), "1");
+  child.Kill();
 }
 
 // A supervisor's own descriptors lie below those that it keeps, so that these always move.
@@ -859,10 +775,7 @@ TEST(ChildProgram, PassesADescriptorThatIsInPlace) {
   if (supervisor == 0) {
     const int fd = memfd_create("kept", MFD_CLOEXEC);
     if (fd != 3) dup3(fd, 3, O_CLOEXEC);
-    ChildProgramOptions options;
-    options.path = "/bin/sh";
-    options.arguments = {"-c", "exec 9<&3 && exit 42"};
-    ChildProgram program(options);
+    ChildProgram program({.path = "/bin/sh", .arguments = {"-c", "exec 9<&3 && exit 42"}});
     const absl::StatusOr<pid_t> child = program.Start({{3, "a"}});
     int status = 0;
     if (!child.ok() || waitpid(*child, &status, 0) != *child) _exit(1);

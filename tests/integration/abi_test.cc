@@ -556,10 +556,9 @@ class AbiTest : public ::testing::Test {
     return context;
   }
   void Run(const std::string& scenario, int n_ranks) {
-    RankProcesses::Options options;
-    options.runtime_dir = daemon_->runtime_dir();
-    options.job = absl::StrCat("abi-", n_jobs_++);
-    RankProcesses ranks(scenario, n_ranks, options);
+    RankProcesses ranks(
+        scenario, n_ranks,
+        {.runtime_dir = daemon_->runtime_dir(), .job = absl::StrCat("abi-", n_jobs_++)});
     ranks.ExpectAllSucceed();
   }
 

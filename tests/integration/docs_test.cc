@@ -28,9 +28,7 @@ using iris::testing::RankProcesses;
 constexpr uint64_t kFloats = 3000;
 
 Status ScaleAndMean() {
-  ContextOptions options;
-  options.heap_bytes = 64 << 20;
-  IRIS_ASSIGN_OR_RETURN(Context context, Context::Create(options));
+  IRIS_ASSIGN_OR_RETURN(Context context, Context::Create({.heap_bytes = 64 << 20}));
   IRIS_ASSIGN_OR_RETURN(Stream stream, Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(auto comm, ccl::Communicator::Create(context));
   IRIS_ASSIGN_OR_RETURN(const auto x, context.Allocate<float>(kFloats, "x"));
@@ -95,16 +93,12 @@ int RunScaleAndMean(const std::vector<std::string>&) {
 TEST(DocsTest, ScaleAndMean) {
   const auto daemon = Daemon::Start();
   ASSERT_TRUE(daemon.ok()) << daemon.status();
-  RankProcesses::Options options;
-  options.runtime_dir = (*daemon)->runtime_dir();
-  RankProcesses ranks("scale_and_mean", 3, options);
+  RankProcesses ranks("scale_and_mean", 3, {.runtime_dir = (*daemon)->runtime_dir()});
   ranks.ExpectAllSucceed();
 }
 
 Status FirstTensorAndDropOut() {
-  ContextOptions options;
-  options.heap_bytes = 1 << 20;
-  IRIS_ASSIGN_OR_RETURN(Context context, Context::Create(options));
+  IRIS_ASSIGN_OR_RETURN(Context context, Context::Create({.heap_bytes = 1 << 20}));
   IRIS_RETURN_IF_ERROR(docs::tensors::FirstTensor(context));
   IRIS_ASSIGN_OR_RETURN(Stream stream, Stream::Create(context));
   IRIS_ASSIGN_OR_RETURN(const Tensor<float> x, Tensor<float>::Ones(context, {1000}));
@@ -129,9 +123,7 @@ int RunTensors(const std::vector<std::string>&) {
 TEST(DocsTest, Tensors) {
   const auto daemon = Daemon::Start();
   ASSERT_TRUE(daemon.ok()) << daemon.status();
-  RankProcesses::Options options;
-  options.runtime_dir = (*daemon)->runtime_dir();
-  RankProcesses ranks("tensors", 2, options);
+  RankProcesses ranks("tensors", 2, {.runtime_dir = (*daemon)->runtime_dir()});
   ranks.ExpectAllSucceed();
 }
 
