@@ -8,6 +8,8 @@
 #include <fstream>
 #include <map>
 
+#include "absl/strings/str_cat.h"
+
 namespace iris::base {
 namespace {
 
@@ -31,6 +33,12 @@ LauncherInfo Good(std::map<std::string, std::string> variables) {
   return info.value_or(LauncherInfo{});
 }
 
+std::string Text(std::map<std::string, std::string> variables) {
+  const LauncherInfo info = Good(std::move(variables));
+  return absl::StrCat(info.launcher, ": rank ", info.rank, " of ", info.n_ranks, ", local ",
+                      info.local_rank, ", job ", info.job);
+}
+
 // The message of a refusal; fails the test unless it is kInvalidArgument.
 std::string Bad(std::map<std::string, std::string> variables) {
   auto info = Read(std::move(variables));
@@ -39,22 +47,15 @@ std::string Bad(std::map<std::string, std::string> variables) {
 }
 
 TEST(LauncherTest, NothingSetMeansOneRankOfTheDefaultJob) {
-  const LauncherInfo info = Good({});
-  EXPECT_EQ(info.launcher, "none");
-  EXPECT_EQ(info.job, "default");
-  EXPECT_EQ(info.rank, 0);
-  EXPECT_EQ(info.n_ranks, 1);
-  EXPECT_EQ(info.local_rank, 0);
+  EXPECT_EQ(Text({}), "none: rank 0 of 1, local 0, job default");
 }
 
 TEST(LauncherTest, IrisAll) {
-  const LauncherInfo info = Good(
-      {{"IRIS_RANK", "3"}, {"IRIS_N_RANKS", "8"}, {"IRIS_LOCAL_RANK", "1"}, {"IRIS_JOB", "train"}});
-  EXPECT_EQ(info.launcher, "iris");
-  EXPECT_EQ(info.job, "train");
-  EXPECT_EQ(info.rank, 3);
-  EXPECT_EQ(info.n_ranks, 8);
-  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(Text({{"IRIS_RANK", "3"},
+                  {"IRIS_N_RANKS", "8"},
+                  {"IRIS_LOCAL_RANK", "1"},
+                  {"IRIS_JOB", "train"}}),
+            "iris: rank 3 of 8, local 1, job train");
 }
 
 TEST(LauncherTest, IrisLocalRankDefaultsToRankAndJobToDefault) {
@@ -100,17 +101,13 @@ TEST(LauncherTest, IrisComesBeforeTorchrun) {
 }
 
 TEST(LauncherTest, TorchrunAll) {
-  const LauncherInfo info = Good({{"RANK", "5"},
-                                  {"WORLD_SIZE", "6"},
-                                  {"LOCAL_RANK", "1"},
-                                  {"TORCHELASTIC_RUN_ID", "abc"},
-                                  {"MASTER_ADDR", "node1"},
-                                  {"MASTER_PORT", "29500"}});
-  EXPECT_EQ(info.launcher, "torchrun");
-  EXPECT_EQ(info.job, "torchrun-abc");
-  EXPECT_EQ(info.rank, 5);
-  EXPECT_EQ(info.n_ranks, 6);
-  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(Text({{"RANK", "5"},
+                  {"WORLD_SIZE", "6"},
+                  {"LOCAL_RANK", "1"},
+                  {"TORCHELASTIC_RUN_ID", "abc"},
+                  {"MASTER_ADDR", "node1"},
+                  {"MASTER_PORT", "29500"}}),
+            "torchrun: rank 5 of 6, local 1, job torchrun-abc");
 }
 
 TEST(LauncherTest, TorchrunStandaloneRunsAreToldApartByTheirStore) {
@@ -143,15 +140,11 @@ TEST(LauncherTest, TorchrunWithoutRank) {
 }
 
 TEST(LauncherTest, OpenMpiAll) {
-  const LauncherInfo info = Good({{"OMPI_COMM_WORLD_RANK", "2"},
-                                  {"OMPI_COMM_WORLD_SIZE", "4"},
-                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
-                                  {"PMIX_NAMESPACE", "prterun-n1-77@1"}});
-  EXPECT_EQ(info.launcher, "openmpi");
-  EXPECT_EQ(info.job, "openmpi-prterun-n1-77@1");
-  EXPECT_EQ(info.rank, 2);
-  EXPECT_EQ(info.n_ranks, 4);
-  EXPECT_EQ(info.local_rank, 0);
+  EXPECT_EQ(Text({{"OMPI_COMM_WORLD_RANK", "2"},
+                  {"OMPI_COMM_WORLD_SIZE", "4"},
+                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                  {"PMIX_NAMESPACE", "prterun-n1-77@1"}}),
+            "openmpi: rank 2 of 4, local 0, job openmpi-prterun-n1-77@1");
 }
 
 TEST(LauncherTest, OpenMpiFourNamesTheJobByItsId) {
@@ -176,13 +169,11 @@ TEST(LauncherTest, OpenMpiUnderSlurmIsOpenMpi) {
 }
 
 TEST(LauncherTest, MpichAll) {
-  const LauncherInfo info = Good(
-      {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "4"}});
-  EXPECT_EQ(info.launcher, "mpich");
-  EXPECT_EQ(info.rank, 2);
-  EXPECT_EQ(info.n_ranks, 4);
-  EXPECT_EQ(info.local_rank, 2);
-  EXPECT_EQ(info.job, "mpich-4711");
+  EXPECT_EQ(Text({{"PMI_RANK", "2"},
+                  {"PMI_SIZE", "4"},
+                  {"MPI_LOCALRANKID", "2"},
+                  {"MPI_LOCALNRANKS", "4"}}),
+            "mpich: rank 2 of 4, local 2, job mpich-4711");
 }
 
 TEST(LauncherTest, MpichBesideSlurmIsWhoStartedTheRank) {
@@ -390,13 +381,8 @@ TEST(LauncherTest, FindsAnAncestorByTheBeginningOfItsName) {
 }
 
 TEST(LauncherTest, PmixWithItsOwnSize) {
-  const LauncherInfo info =
-      Good({{"PMIX_RANK", "1"}, {"PMIX_SIZE", "3"}, {"PMIX_NAMESPACE", "ns7"}});
-  EXPECT_EQ(info.launcher, "pmix");
-  EXPECT_EQ(info.job, "pmix-ns7");
-  EXPECT_EQ(info.rank, 1);
-  EXPECT_EQ(info.n_ranks, 3);
-  EXPECT_EQ(info.local_rank, 1);
+  EXPECT_EQ(Text({{"PMIX_RANK", "1"}, {"PMIX_SIZE", "3"}, {"PMIX_NAMESPACE", "ns7"}}),
+            "pmix: rank 1 of 3, local 1, job pmix-ns7");
 }
 
 TEST(LauncherTest, PmixTakesItsSizeFromSlurm) {
@@ -412,16 +398,12 @@ TEST(LauncherTest, PmixWithoutAnySize) {
 }
 
 TEST(LauncherTest, SlurmAll) {
-  const LauncherInfo info = Good({{"SLURM_PROCID", "7"},
-                                  {"SLURM_NTASKS", "16"},
-                                  {"SLURM_LOCALID", "3"},
-                                  {"SLURM_JOB_ID", "991"},
-                                  {"SLURM_STEP_ID", "2"}});
-  EXPECT_EQ(info.launcher, "slurm");
-  EXPECT_EQ(info.job, "slurm-991.2");
-  EXPECT_EQ(info.rank, 7);
-  EXPECT_EQ(info.n_ranks, 16);
-  EXPECT_EQ(info.local_rank, 3);
+  EXPECT_EQ(Text({{"SLURM_PROCID", "7"},
+                  {"SLURM_NTASKS", "16"},
+                  {"SLURM_LOCALID", "3"},
+                  {"SLURM_JOB_ID", "991"},
+                  {"SLURM_STEP_ID", "2"}}),
+            "slurm: rank 7 of 16, local 3, job slurm-991.2");
 }
 
 TEST(LauncherTest, SlurmOldNameOfTheSize) {

@@ -1,6 +1,8 @@
 // Join, map, leave, death and resume.
 #include <limits>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +19,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
+
+// Returns `spec` with another value of one field.
+template <typename T>
+JoinSpec With(JoinSpec spec, T JoinSpec::*field, std::type_identity_t<T> value) {
+  spec.*field = std::move(value);
+  return spec;
+}
 
 class JoinTest : public MachineTest {
  protected:
@@ -102,22 +111,16 @@ TEST_F(JoinTest, SizesAreRoundedUpToTheGranularity) {
 }
 
 TEST_F(JoinTest, PreallocReachesTheWorker) {
-  JoinSpec spec = Spec(0, 1);
-  spec.prealloc = true;
-  Join(Open(100), spec);
+  Join(Open(100), With(Spec(0, 1), &JoinSpec::prealloc, true));
   ASSERT_THAT(to_create_, SizeIs(1));
   EXPECT_TRUE(to_create_[0].prealloc);
 }
 
 TEST_F(JoinTest, EmptyNameIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.job = "";
-  ExpectRefused(spec, "0 bytes");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::job, ""), "0 bytes");
 }
 TEST_F(JoinTest, NameOfOneMiBIsRefusedAndNotRepeated) {
-  JoinSpec spec = Spec(0, 1);
-  spec.job = std::string(1 << 20, 'x');
-  ExpectRefused(spec, "1048576 bytes");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::job, std::string(1 << 20, 'x')), "1048576 bytes");
   for (const auto& [call, reply] : replies_) EXPECT_LT(reply.status.message().size(), 4096u);
   for (const EmitEvent& effect : All<EmitEvent>())
     EXPECT_LT(effect.event.job.size() + TextOf(effect.event).size(), 4096u);
@@ -135,24 +138,20 @@ TEST_F(JoinTest, NamesWithControlCharactersAreRefused) {
   for (const std::string& name :
        {std::string("a\nb"), std::string("a\0b", 3), std::string("\x1b[2J"), std::string("\x7f"),
         std::string("\xc2\x85"), std::string("\t")}) {
-    JoinSpec spec = Spec(0, 1);
-    spec.job = name;
-    EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(Join(Open(1), spec))))
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(StatusOf(Join(Open(1), With(Spec(0, 1), &JoinSpec::job, name)))))
         << testing::PrintToString(name);
   }
 }
 TEST_F(JoinTest, NamesThatAreNotUtf8AreRefused) {
   for (const char* name : {"\xff", "a\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80"}) {
-    JoinSpec spec = Spec(0, 1);
-    spec.job = name;
-    EXPECT_TRUE(absl::IsInvalidArgument(StatusOf(Join(Open(1), spec))))
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(StatusOf(Join(Open(1), With(Spec(0, 1), &JoinSpec::job, name)))))
         << testing::PrintToString(name);
   }
 }
 TEST_F(JoinTest, NamesMayBeUtf8) {
-  JoinSpec spec = Spec(0, 1);
-  spec.job = "entraînement-☀-訓練";
-  const CallId call = Join(Open(1), spec);
+  const CallId call = Join(Open(1), With(Spec(0, 1), &JoinSpec::job, "entraînement-☀-訓練"));
   CreateSegments();
   EXPECT_TRUE(StatusOf(call).ok()) << StatusOf(call);
 }
@@ -167,87 +166,62 @@ TEST_F(JoinTest, RankBeyondTheLastIsRefused) {
   ExpectRefused(Spec(2, 2), "ranks count from 0 to 1");
 }
 TEST_F(JoinTest, EmptyHeapIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.heap_bytes = 0;
-  ExpectRefused(spec, "heap_bytes=0");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::heap_bytes, 0), "heap_bytes=0");
 }
 TEST_F(JoinTest, HugeHeapsAreRefused) {
   for (const uint64_t bytes : {wire::kMaxHeapBytes + 1, ~uint64_t{0}, uint64_t{1} << 63}) {
-    JoinSpec spec = Spec(0, 1);
-    spec.heap_bytes = bytes;
-    const absl::Status status = StatusOf(Join(Open(1), spec));
+    const absl::Status status =
+        StatusOf(Join(Open(1), With(Spec(0, 1), &JoinSpec::heap_bytes, bytes)));
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   }
 }
 TEST_F(JoinTest, HugeMaximumIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.max_heap_bytes = ~uint64_t{0};
-  ExpectRefused(spec, "max_heap_bytes=");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::max_heap_bytes, ~uint64_t{0}), "max_heap_bytes=");
 }
 TEST_F(JoinTest, MaximumBelowTheHeapIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.max_heap_bytes = kHeap - 1;
-  ExpectRefused(spec, "max_heap_bytes=");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::max_heap_bytes, kHeap - 1), "max_heap_bytes=");
 }
 TEST_F(JoinTest, WindowBeyondTheLimitIsRefused) {
-  JoinSpec spec = Spec(0, 64);
-  spec.max_heap_bytes = wire::kMaxHeapBytes;
-  ExpectRefused(spec, "exceed a window");
+  ExpectRefused(With(Spec(0, 64), &JoinSpec::max_heap_bytes, wire::kMaxHeapBytes),
+                "exceed a window");
 }
 TEST_F(JoinTest, DefaultStrideFitsTheWindow) {
-  JoinSpec spec = Spec(0, 64);
-  spec.heap_bytes = wire::kMaxWindowBytes / 64;
   // Memory is what this devices lack; the sizes themselves are fine.
-  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(Join(Open(1), spec))));
+  EXPECT_TRUE(absl::IsResourceExhausted(StatusOf(
+      Join(Open(1), With(Spec(0, 64), &JoinSpec::heap_bytes, wire::kMaxWindowBytes / 64)))));
 }
 TEST_F(JoinTest, HugeBarrierAreaIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.team_sync_bytes = ~uint64_t{0};
-  ExpectRefused(spec, "team_sync_bytes=");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::team_sync_bytes, ~uint64_t{0}), "team_sync_bytes=");
 }
 TEST_F(JoinTest, BarrierAreaBeyondTheHeapIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.team_sync_bytes = kHeap + 1;
-  ExpectRefused(spec, "team_sync_bytes=");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::team_sync_bytes, kHeap + 1), "team_sync_bytes=");
 }
 TEST_F(JoinTest, UnknownDeviceIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.device_uuid = "no\nsuch";
-  ExpectRefused(spec, "no device 'no?such'");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::device_uuid, "no\nsuch"), "no device 'no?such'");
 }
 TEST_F(JoinTest, NegativeLocalRankIsRefused) {
-  JoinSpec spec = Spec(0, 1);
-  spec.local_rank = -1;
-  ExpectRefused(spec, "local_rank=-1");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::local_rank, -1), "local_rank=-1");
 }
 TEST_F(JoinTest, DeviceIsChosenByUuid) {
-  JoinSpec spec = Spec(0, 1);
-  spec.device_uuid = "dev-1";
-  const CallId call = Join(Open(1), spec);
+  const CallId call = Join(Open(1), With(Spec(0, 1), &JoinSpec::device_uuid, "dev-1"));
   CreateSegments();
   EXPECT_EQ(ResultOf<JoinResult>(call).device_index, 1u);
 }
 TEST_F(JoinTest, DeviceIsLocalRankModDevices) {
-  JoinSpec spec = Spec(0, 1);
-  spec.local_rank = 5;
-  const CallId call = Join(Open(1), spec);
+  const CallId call = Join(Open(1), With(Spec(0, 1), &JoinSpec::local_rank, 5));
   CreateSegments();
   EXPECT_EQ(ResultOf<JoinResult>(call).device_index, 1u);
 }
 TEST_F(JoinTest, MemoryThatIsNotThereIsNamed) {
-  JoinSpec spec = Spec(0, 1);
-  spec.heap_bytes = 65 * kMiB;
-  ExpectRefused(spec, "64 MiB are free", absl::StatusCode::kResourceExhausted);
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::heap_bytes, 65 * kMiB), "64 MiB are free",
+                absl::StatusCode::kResourceExhausted);
 }
 TEST_F(JoinTest, UnknownDeviceIsAnsweredWithTheKnownOnes) {
-  JoinSpec spec = Spec(0, 1);
-  spec.device_uuid = "dev-9";
-  ExpectRefused(spec, "no device 'dev-9': its devices are dev-0, dev-1");
+  ExpectRefused(With(Spec(0, 1), &JoinSpec::device_uuid, "dev-9"),
+                "no device 'dev-9': its devices are dev-0, dev-1");
 }
 TEST_F(JoinTest, MemoryThatTheDriverLacksIsToldWithWhoHoldsTheRest) {
-  JoinSpec spec = Spec(0, 1);
-  spec.job = "holds";
-  Join(Open(200), spec);
+  Join(Open(200), With(Spec(0, 1), &JoinSpec::job, "holds"));
   CreateSegments();
   const CallId call = Join(Open(100), Spec(0, 1));
   ASSERT_EQ(to_create_.size(), 1u);
@@ -336,27 +310,22 @@ TEST_F(PeerAccessTest, APairOfRanksThatCannotReachEachOtherIsNamed) {
                     reversed ? 1 : 0, " (pid 100) is on device ", reversed ? 1 : 0, " (dev-",
                     reversed ? 1 : 0, "): no link")));
     // On another device it may come again, with all others.
-    JoinSpec spec = Spec(reversed ? 0 : 1, 2);
-    spec.device_uuid = reversed ? "dev-1" : "dev-0";
     Join(first, Spec(reversed ? 1 : 0, 2));
-    Join(second, spec);
+    Join(second,
+         With(Spec(reversed ? 0 : 1, 2), &JoinSpec::device_uuid, reversed ? "dev-1" : "dev-0"));
     CreateSegments();
     EXPECT_EQ(TheJob().state, JobState::kMapping);
   }
 }
 TEST_F(PeerAccessTest, ADeviceOfNoUseIsRefusedToAnyRank) {
-  JoinSpec spec = Spec(0, 1);
-  spec.device_uuid = "dev-2";
-  const CallId call = Join(Open(100), spec);
+  const CallId call = Join(Open(100), With(Spec(0, 1), &JoinSpec::device_uuid, "dev-2"));
   EXPECT_TRUE(absl::IsUnavailable(StatusOf(call))) << StatusOf(call);
   EXPECT_THAT(std::string(StatusOf(call).message()),
               HasSubstr("device 2 (dev-2) cannot be used: it is broken"));
 }
 
 TEST_F(JoinTest, RefusalForWantOfMemoryMakesNoJob) {
-  JoinSpec spec = Spec(0, 1);
-  spec.heap_bytes = 65 * kMiB;
-  Join(Open(100), spec);
+  Join(Open(100), With(Spec(0, 1), &JoinSpec::heap_bytes, 65 * kMiB));
   EXPECT_THAT(All<CreatePages>(), IsEmpty());
 }
 TEST_F(JoinTest, SessionThatIsNotOpenIsRefused) {
@@ -370,9 +339,8 @@ TEST_F(JoinTest, SessionThatHungUpIsRefused) {
 TEST_F(JoinTest, SessionJoinsOnceAtATime) {
   const SessionId session = Open(1);
   Join(session, Spec(0, 2));
-  JoinSpec other = Spec(0, 2);
-  other.job = "other";
-  EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, other))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      StatusOf(Join(session, With(Spec(0, 2), &JoinSpec::job, "other")))));
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Join(session, Spec(1, 2)))));
 }
 
@@ -398,19 +366,14 @@ class DisagreeTest : public MachineTest {
 
 TEST_F(DisagreeTest, OnTheNumberOfRanks) { ExpectOddOneFails(Spec(1, 3), "n_ranks=3"); }
 TEST_F(DisagreeTest, OnTheHeap) {
-  JoinSpec odd = Spec(1, 2);
-  odd.heap_bytes = 2 * kHeap;
-  ExpectOddOneFails(odd, "heap_bytes=2097152");
+  ExpectOddOneFails(With(Spec(1, 2), &JoinSpec::heap_bytes, 2 * kHeap), "heap_bytes=2097152");
 }
 TEST_F(DisagreeTest, OnTheMaximum) {
-  JoinSpec odd = Spec(1, 2);
-  odd.max_heap_bytes = 2 * kHeap;
-  ExpectOddOneFails(odd, "max_heap_bytes=2097152");
+  ExpectOddOneFails(With(Spec(1, 2), &JoinSpec::max_heap_bytes, 2 * kHeap),
+                    "max_heap_bytes=2097152");
 }
 TEST_F(DisagreeTest, OnTheBarrierArea) {
-  JoinSpec odd = Spec(1, 2);
-  odd.team_sync_bytes = 1;
-  ExpectOddOneFails(odd, "team_sync_bytes=1");
+  ExpectOddOneFails(With(Spec(1, 2), &JoinSpec::team_sync_bytes, 1), "team_sync_bytes=1");
 }
 TEST_F(DisagreeTest, RankTwiceNamesThePidThatHasIt) {
   const CallId first = Join(Open(100), Spec(0, 2));
@@ -467,9 +430,7 @@ TEST_F(DisagreeTest, JobsAreKeptApartByUid) {
 using JoinWaitTest = MachineTest;
 
 TEST_F(JoinWaitTest, TimeOutNamesTheMissingRanks) {
-  JoinSpec spec = Spec(1, 4);
-  spec.timeout = absl::Seconds(5);
-  const CallId call = Join(Open(101), spec);
+  const CallId call = Join(Open(101), With(Spec(1, 4), &JoinSpec::timeout, absl::Seconds(5)));
   EXPECT_EQ(machine_->NextDeadline(), clock_.Now() + absl::Seconds(5));
   Advance(absl::Seconds(4));
   EXPECT_FALSE(Answered(call));
@@ -485,9 +446,8 @@ TEST_F(JoinWaitTest, RanksThatWaitedTogetherDoNotMissEachOther) {
   for (const absl::Duration apart : {absl::ZeroDuration(), absl::Milliseconds(10)}) {
     std::vector<CallId> calls;
     for (const int rank : {0, 1, 3}) {
-      JoinSpec spec = Spec(rank, 5);
-      spec.timeout = absl::Seconds(5);
-      calls.push_back(Join(Open(100 + rank), spec));
+      calls.push_back(
+          Join(Open(100 + rank), With(Spec(rank, 5), &JoinSpec::timeout, absl::Seconds(5))));
       clock_.Advance(apart);
     }
     Advance(absl::Seconds(5) - 3 * apart);
@@ -500,17 +460,11 @@ TEST_F(JoinWaitTest, RanksThatWaitedTogetherDoNotMissEachOther) {
   }
 }
 TEST_F(JoinWaitTest, ARankThatGaveUpBeforeIsMissing) {
-  JoinSpec hasty = Spec(0, 3);
-  hasty.timeout = absl::Seconds(1);
-  Join(Open(100), hasty);
-  JoinSpec patient = Spec(1, 3);
-  patient.timeout = absl::Seconds(60);
-  Join(Open(101), patient);
+  Join(Open(100), With(Spec(0, 3), &JoinSpec::timeout, absl::Seconds(1)));
+  Join(Open(101), With(Spec(1, 3), &JoinSpec::timeout, absl::Seconds(60)));
   Advance(absl::Seconds(1));
   Advance(absl::Seconds(1));
-  JoinSpec late = Spec(2, 3);
-  late.timeout = absl::Seconds(5);
-  const CallId call = Join(Open(102), late);
+  const CallId call = Join(Open(102), With(Spec(2, 3), &JoinSpec::timeout, absl::Seconds(5)));
   Advance(absl::Seconds(5));
   EXPECT_THAT(std::string(StatusOf(call).message()), EndsWith("have not joined: 0"));
   // It is missing, but it was there: its time was up before the others came.
@@ -521,12 +475,8 @@ TEST_F(JoinWaitTest, ARankThatGaveUpBeforeIsMissing) {
           "after 1s (its own timeout), 1s before this rank came; of 3 ranks"));
 }
 TEST_F(JoinWaitTest, WhoGaveUpIsNamedBesideTheMissing) {
-  JoinSpec hasty = Spec(0, 3);
-  hasty.timeout = absl::Seconds(1);
-  Join(Open(100), hasty);
-  JoinSpec patient = Spec(1, 3);
-  patient.timeout = absl::Seconds(60);
-  const CallId call = Join(Open(101), patient);
+  Join(Open(100), With(Spec(0, 3), &JoinSpec::timeout, absl::Seconds(1)));
+  const CallId call = Join(Open(101), With(Spec(1, 3), &JoinSpec::timeout, absl::Seconds(60)));
   Advance(absl::Seconds(1));
   Advance(absl::Seconds(59));
   EXPECT_THAT(StatusOf(call).message(),
@@ -535,17 +485,13 @@ TEST_F(JoinWaitTest, WhoGaveUpIsNamedBesideTheMissing) {
                         "own timeout); of 3 ranks these have not joined: 2"));
 }
 TEST_F(JoinWaitTest, ARankThatComesWhenAllOthersGaveUpIsToldOfThem) {
-  JoinSpec hasty = Spec(1, 2);
-  hasty.timeout = absl::Seconds(5);
-  Join(Open(101), hasty);
+  Join(Open(101), With(Spec(1, 2), &JoinSpec::timeout, absl::Seconds(5)));
   CreateSegments();
   Advance(absl::Seconds(5));
   EXPECT_TRUE(machine_->Jobs().empty());
   DropSegments();
   Advance(absl::Seconds(2));
-  JoinSpec late = Spec(0, 2);
-  late.timeout = absl::Seconds(3);
-  CallId call = Join(Open(100), late);
+  CallId call = Join(Open(100), With(Spec(0, 2), &JoinSpec::timeout, absl::Seconds(3)));
   CreateSegments();
   Advance(absl::Seconds(3));
   EXPECT_THAT(StatusOf(call).message(),
@@ -584,13 +530,9 @@ TEST_F(JoinWaitTest, OnlySoManyJobsAreRemembered) {
   }
 }
 TEST_F(JoinWaitTest, WhenAllCameTheTextNamesWhoGaveUp) {
-  JoinSpec hasty = Spec(0, 2);
-  hasty.timeout = absl::Seconds(5);
   const SessionId first = Open(100);
-  Join(first, hasty);
-  JoinSpec other = Spec(1, 2);
-  other.timeout = absl::Seconds(60);
-  const CallId call = Join(Open(101), other);
+  Join(first, With(Spec(0, 2), &JoinSpec::timeout, absl::Seconds(5)));
+  const CallId call = Join(Open(101), With(Spec(1, 2), &JoinSpec::timeout, absl::Seconds(60)));
   Advance(absl::Seconds(5));  // its memory was never made, so nobody could be told
   Advance(absl::Seconds(55));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
@@ -599,10 +541,8 @@ TEST_F(JoinWaitTest, WhenAllCameTheTextNamesWhoGaveUp) {
                                                   "5s (its own timeout)"));
 }
 TEST_F(JoinWaitTest, OnlyTheRankWhoseTimeIsUpIsRemoved) {
-  JoinSpec hasty = Spec(0, 2);
-  hasty.timeout = absl::Seconds(1);
   const SessionId session = Open(100);
-  const CallId first = Join(session, hasty);
+  const CallId first = Join(session, With(Spec(0, 2), &JoinSpec::timeout, absl::Seconds(1)));
   const CallId second = Join(Open(101), Spec(1, 2));
   Advance(absl::Seconds(1));
   EXPECT_TRUE(Answered(first));
@@ -613,17 +553,13 @@ TEST_F(JoinWaitTest, OnlyTheRankWhoseTimeIsUpIsRemoved) {
   EXPECT_TRUE(StatusOf(second).ok());
 }
 TEST_F(JoinWaitTest, TimeOutSaysWhenMemoryIsWhatIsMissing) {
-  JoinSpec spec = Spec(0, 1);
-  spec.timeout = absl::Seconds(1);
-  const CallId call = Join(Open(100), spec);
+  const CallId call = Join(Open(100), With(Spec(0, 1), &JoinSpec::timeout, absl::Seconds(1)));
   Advance(absl::Seconds(1));
   EXPECT_TRUE(absl::IsDeadlineExceeded(StatusOf(call)));
   EXPECT_THAT(StatusOf(call).message(), HasSubstr("memory is not ready yet for rank 0 (pid 100)"));
 }
 TEST_F(JoinWaitTest, TimeOutsAreBounded) {
-  JoinSpec spec = Spec(0, 2);
-  spec.timeout = absl::InfiniteDuration();
-  Join(Open(100), spec);
+  Join(Open(100), With(Spec(0, 2), &JoinSpec::timeout, absl::InfiniteDuration()));
   EXPECT_EQ(machine_->NextDeadline(), clock_.Now() + absl::Hours(1));
 }
 TEST_F(JoinWaitTest, CancelledJoinIsWithdrawn) {
@@ -1012,9 +948,7 @@ TEST_F(MapTest, TheWorldsBarrierAreaIsAllocated) {
   EXPECT_EQ(TheJob().allocations[0].bytes, 8 * kKiB);
 }
 TEST_F(MapTest, WithoutBarrierAreaNothingIsAllocated) {
-  JoinSpec spec = Spec(0, 1);
-  spec.team_sync_bytes = 0;
-  ReadyJob(1, spec);
+  ReadyJob(1, With(Spec(0, 1), &JoinSpec::team_sync_bytes, 0));
   EXPECT_THAT(TheJob().allocations, IsEmpty());
 }
 TEST_F(MapTest, FailureFailsEveryRankAndEndsTheJob) {
@@ -1401,9 +1335,7 @@ TEST_F(ResumeTest, MemberOfAnotherJobIsRefused) {
   TestJob job = ReadyJob(1);
   HangUp(job.sessions[0]);
   const SessionId fresh = Open(100);
-  JoinSpec other = Spec(0, 2);
-  other.job = "other";
-  Join(fresh, other);
+  Join(fresh, With(Spec(0, 2), &JoinSpec::job, "other"));
   EXPECT_TRUE(absl::IsFailedPrecondition(StatusOf(Resume(fresh, job, 0))));
 }
 

@@ -305,6 +305,13 @@ class Fuzzer {
     if ((*padded)->size > kStructBytes && (*padded)->size <= (1 << 16)) (*padded)->size = sizeof(T);
   }
 
+  template <typename T>
+  Padded<T> Sized() {
+    Padded<T> padded;
+    SetSize(&padded);
+    return padded;
+  }
+
   // A handle that came of a call, for later ones.
   template <typename T>
   iris_code Keep(iris_code code, T*& handle, World::Kind kind) {
@@ -328,8 +335,7 @@ class Fuzzer {
       return iris_version() == IRIS_VERSION && iris_version_string() != nullptr ? 0 : -1;
     });
     Add("iris_launcher_read", [this] {
-      Padded<iris_launcher> launcher;
-      SetSize(&launcher);
+      auto launcher = Sized<iris_launcher>();
       return iris_launcher_read(Place(launcher.get()));
     });
     Add("iris_context_options_init_sized", [this] {
@@ -352,13 +358,11 @@ class Fuzzer {
       });
     }
     Add("iris_context_get_info", [this] {
-      Padded<iris_context_info> info;
-      SetSize(&info);
+      auto info = Sized<iris_context_info>();
       return iris_context_get_info(Context(), Place(info.get()));
     });
     Add("iris_context_get_timings", [this] {
-      Padded<iris_create_timings> timings;
-      SetSize(&timings);
+      auto timings = Sized<iris_create_timings>();
       return iris_context_get_timings(Context(), Place(timings.get()));
     });
     Add("iris_context_health", [this] { return iris_context_health(Context()); });
@@ -382,8 +386,7 @@ class Fuzzer {
                                      OneIn(4) ? Number() | 1 << 17 : random_() % kStructBytes);
     });
     Add("iris_team_get_info", [this] {
-      Padded<iris_team_info> info;
-      SetSize(&info);
+      auto info = Sized<iris_team_info>();
       return iris_team_get_info(Context(), Team(), Place(info.get()));
     });
     Add("iris_team_get_device", [this] {
@@ -479,16 +482,14 @@ class Fuzzer {
       return iris_locate(Context(), at, Place(&rank), Place(&offset));
     });
     Add("iris_allocate", [this] {
-      Padded<iris_allocate_options> options;
-      SetSize(&options);
+      auto options = Sized<iris_allocate_options>();
       options->bytes = OneIn(3) ? Number() : random_() % 10'000;
       options->alignment_bytes = OneIn(3) ? Number() : 0;
       options->name = Text();
       options->dtype = DType();
       options->n_dims = static_cast<uint32_t>(random_() % 20);
       options->shape = OneIn(4) ? nullptr : Numbers();
-      Padded<iris_allocation> range;
-      SetSize(&range);
+      auto range = Sized<iris_allocation>();
       const iris_code code =
           iris_allocate(Context(), Team(), Place(options.get()), Place(range.get()));
       if (code == IRIS_OK && range->size >= sizeof(iris_allocation))
@@ -498,14 +499,12 @@ class Fuzzer {
     // As often as both kinds of allocations.
     for (int kind = 0; kind < 2; ++kind) AddFree();
     Add("iris_allocate_local", [this] {
-      Padded<iris_allocate_options> options;
-      SetSize(&options);
+      auto options = Sized<iris_allocate_options>();
       options->bytes = OneIn(3) ? Number() : random_() % 1000;
       options->alignment_bytes = OneIn(3) ? Number() : 0;
       options->name = Text();
       options->dtype = DType();
-      Padded<iris_allocation> range;
-      SetSize(&range);
+      auto range = Sized<iris_allocation>();
       const iris_code code =
           iris_allocate_local(Context(), Place(options.get()), Place(range.get()));
       if (code == IRIS_OK && range->size >= sizeof(iris_allocation))
@@ -513,13 +512,11 @@ class Fuzzer {
       return code;
     });
     Add("iris_register", [this] {
-      Padded<iris_allocate_options> options;
-      SetSize(&options);
+      auto options = Sized<iris_allocate_options>();
       options->bytes = OneIn(3) ? Number() : random_() % 10'000;
       options->name = Text();
       options->dtype = DType();
-      Padded<iris_allocation> range;
-      SetSize(&range);
+      auto range = Sized<iris_allocation>();
       void* const memory = OneIn(2)   ? world_.shareable + random_() % 100'000
                            : OneIn(2) ? reinterpret_cast<void*>(Number())
                                       : Memory();
@@ -536,12 +533,10 @@ class Fuzzer {
       return code;
     });
     Add("iris_register_symmetric", [this] {
-      Padded<iris_allocate_options> options;
-      SetSize(&options);
+      auto options = Sized<iris_allocate_options>();
       options->bytes = OneIn(3) ? Number() : random_() % 10'000;
       options->name = Text();
-      Padded<iris_allocation> range;
-      SetSize(&range);
+      auto range = Sized<iris_allocation>();
       void* const memory = OneIn(2) ? world_.shareable + random_() % 100'000 : Memory();
       iris_context* const context = Context();
       const iris_code code = iris_register_symmetric(context, Team(), memory, Place(options.get()),
@@ -568,16 +563,14 @@ class Fuzzer {
       return iris_publish_local(Context(), Place(range.get()), Text());
     });
     Add("iris_open_local", [this] {
-      Padded<iris_opened> opened;
-      SetSize(&opened);
+      auto opened = Sized<iris_opened>();
       // Of what is not there yet, it waits.
       const int64_t timeout_ns = OneIn(4) ? static_cast<int64_t>(Number() | uint64_t{1} << 63) : 1;
       const uint32_t rank = OneIn(2) ? 1 : Rank();
       return iris_open_local(Context(), rank, Text(), timeout_ns, Place(opened.get()));
     });
     Add("iris_close_local", [this] {
-      Padded<iris_opened> opened;
-      SetSize(&opened);
+      auto opened = Sized<iris_opened>();
       opened->offset_bytes = Number();
       opened->rank = Rank();
       return iris_close_local(Context(), Place(opened.get()));
@@ -728,8 +721,7 @@ class Fuzzer {
                   return iris_get_async(c, to, from, n, rank, s, signal);
                 };
       Add(put ? "iris_put_async" : "iris_get_async", [this, call] {
-        Padded<iris_signal> signal;
-        SetSize(&signal);
+        auto signal = Sized<iris_signal>();
         signal->word = OneIn(3) ? nullptr : reinterpret_cast<uint64_t*>(Memory());
         signal->value = Number();
         signal->op = OneIn(6) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 2);
@@ -742,8 +734,7 @@ class Fuzzer {
     }
     for (const bool put : {true, false}) {
       Add(put ? "iris_put_rows_async" : "iris_get_rows_async", [this, put] {
-        Padded<iris_rows> rows;
-        SetSize(&rows);
+        auto rows = Sized<iris_rows>();
         // Right, or what no memory can have: the other side is any memory, which is not checked.
         const auto pitch = [this]() -> uint64_t { return OneIn(3) ? (OneIn(2) ? 0 : ~0ull) : 200; };
         rows->rows = OneIn(6) ? ~0ull : random_() % 20;
@@ -764,16 +755,14 @@ class Fuzzer {
   // Puts, gets, signals and atomics of the host itself.
   void AddHostTransfers() {
     const auto signal = [this] {
-      Padded<iris_signal> made;
-      SetSize(&made);
+      auto made = Sized<iris_signal>();
       made->word = OneIn(3) ? nullptr : reinterpret_cast<uint64_t*>(Memory());
       made->value = Number();
       made->op = OneIn(6) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 2);
       return made;
     };
     const auto rows = [this] {
-      Padded<iris_rows> made;
-      SetSize(&made);
+      auto made = Sized<iris_rows>();
       made->rows = random_() % 20;
       made->row_bytes = random_() % 200;
       made->dst_pitch_bytes = OneIn(3) ? 0 : 200;
@@ -806,8 +795,7 @@ class Fuzzer {
       return iris_send_signal(Context(), Rank(), OneIn(9) ? nullptr : sent.get());
     });
     Add("iris_atomic_fetch", [this] {
-      Padded<iris_atomic> call;
-      SetSize(&call);
+      auto call = Sized<iris_atomic>();
       call->word = Memory();
       call->peer = Rank();
       call->op = OneIn(6) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 10);
@@ -824,8 +812,7 @@ class Fuzzer {
   void AddCommCalls() {
     Add("iris_comm_create", [this]() -> iris_code {
       if (world_.handles[World::kComm].size() >= 8) return IRIS_OK;
-      Padded<iris_comm_options> options;
-      SetSize(&options);
+      auto options = Sized<iris_comm_options>();
       if (OneIn(2)) {
         options->name = Text();
         options->blocks = NumberAs<uint32_t>();
@@ -946,9 +933,9 @@ class Fuzzer {
                      : world_.kernel_comms[thread_];
   }
 
-  void SetMatmul(Padded<iris_matmul>* call) {
-    SetSize(call);
-    iris_matmul& c = *call->get();
+  Padded<iris_matmul> Matmul() {
+    auto call = Sized<iris_matmul>();
+    iris_matmul& c = *call.get();
     c.operation = NumberOf(IRIS_MATMUL_ALL_REDUCE, 5);
     c.variant = OneIn(2) ? 0 : NumberOf(0, 4);
     c.m = Dimension(40);
@@ -970,34 +957,30 @@ class Fuzzer {
     c.b = Piece(1);
     c.bias = Piece(2);
     c.d = OneIn(20) ? Piece(3) : world_.playground;
+    return call;
   }
   void AddMatmulCalls() {
     Add("iris_matmul_bytes", [this] {
-      Padded<iris_matmul> call;
-      SetMatmul(&call);
-      Padded<iris_comm_options> options;
-      SetSize(&options);
+      auto call = Matmul();
+      auto options = Sized<iris_comm_options>();
       uint64_t bytes = 0;
       return iris_matmul_bytes(Context(), Small(64), OneIn(2) ? nullptr : options.get(),
                                Place(call.get()), Place(&bytes));
     });
     Add("iris_matmul_choose", [this] {
-      Padded<iris_matmul> call;
-      SetMatmul(&call);
-      Padded<iris_matmul_plan> plan;
-      SetSize(&plan);
+      auto call = Matmul();
+      auto plan = Sized<iris_matmul_plan>();
       return iris_matmul_choose(Comm(), Place(call.get()), Place(plan.get()));
     });
     Add("iris_matmul_launch", [this] {
-      Padded<iris_matmul> call;
-      SetMatmul(&call);
+      auto call = Matmul();
       return iris_matmul_launch(KernelComm(), Place(call.get()), KernelStream());
     });
   }
 
-  void SetNorm(Padded<iris_norm>* call) {
-    SetSize(call);
-    iris_norm& c = *call->get();
+  Padded<iris_norm> Norm() {
+    auto call = Sized<iris_norm>();
+    iris_norm& c = *call.get();
     c.operation = NumberOf(IRIS_ALL_REDUCE_RMS_NORM, 2);
     c.variant = OneIn(2) ? 0 : NumberOf(0, 4);
     c.rows = Dimension(8);
@@ -1019,25 +1002,23 @@ class Fuzzer {
     c.out = OneIn(4) ? Piece(0) : Piece(4);
     c.scale = Piece(5);
     c.scales = Piece(6);
+    return call;
   }
   void AddNormCalls() {
     Add("iris_norm_choose", [this] {
-      Padded<iris_norm> call;
-      SetNorm(&call);
-      Padded<iris_norm_plan> plan;
-      SetSize(&plan);
+      auto call = Norm();
+      auto plan = Sized<iris_norm_plan>();
       return iris_norm_choose(Comm(), Place(call.get()), Place(plan.get()));
     });
     Add("iris_norm_launch", [this] {
-      Padded<iris_norm> call;
-      SetNorm(&call);
+      auto call = Norm();
       return iris_norm_launch(KernelComm(), Place(call.get()), KernelStream());
     });
   }
 
-  void SetMoeConfig(Padded<iris_moe_config>* config) {
-    SetSize(config);
-    iris_moe_config& c = *config->get();
+  Padded<iris_moe_config> MoeConfig() {
+    auto config = Sized<iris_moe_config>();
+    iris_moe_config& c = *config.get();
     c.n_experts = Small(8);
     c.top_k = Small(std::min(c.n_experts, uint32_t{4}));
     c.hidden = Small(40);
@@ -1046,6 +1027,7 @@ class Fuzzer {
     c.in_dtype = TypeOf({IRIS_F32, IRIS_F16, IRIS_BF16, IRIS_F8E4M3});
     c.row_dtype = TypeOf({IRIS_DTYPE_NONE, IRIS_F8E4M3});
     c.partial_dtype = TypeOf({IRIS_DTYPE_NONE, IRIS_F32, IRIS_F16, IRIS_BF16});
+    return config;
   }
   uint32_t Tokens(const iris_moe_config& config) {
     return Small(std::min(config.max_tokens, uint32_t{12}));
@@ -1074,8 +1056,7 @@ class Fuzzer {
   }
   iris_code Dispatch(iris_comm* comm, const iris_moe_config* config, uint32_t tokens,
                      iris_stream* stream) {
-    Padded<iris_moe_dispatch_call> call;
-    SetSize(&call);
+    auto call = Sized<iris_moe_dispatch_call>();
     iris_moe_dispatch_call& c = *call.get();
     c.workspace = MoeWorkspace(config);
     c.tokens = tokens;
@@ -1102,25 +1083,20 @@ class Fuzzer {
   }
   void AddMoeCalls() {
     Add("iris_moe_get_sizes", [this] {
-      Padded<iris_moe_config> config;
-      SetMoeConfig(&config);
-      Padded<iris_moe_sizes> sizes;
-      SetSize(&sizes);
+      auto config = MoeConfig();
+      auto sizes = Sized<iris_moe_sizes>();
       const uint32_t n = OneIn(2) ? 1 : Small(64);
       return iris_moe_get_sizes(Context(), n, OneIn(2) ? 0 : Small(64), Place(config.get()),
                                 Place(sizes.get()));
     });
     Add("iris_moe_prepare", [this] { return iris_moe_prepare(Comm()); });
     Add("iris_moe_dispatch", [this] {
-      Padded<iris_moe_config> config;
-      SetMoeConfig(&config);
+      auto config = MoeConfig();
       return Dispatch(KernelComm(), Place(config.get()), Tokens(*config.get()), KernelStream());
     });
     Add("iris_moe_combine", [this] {
-      Padded<iris_moe_config> config;
-      SetMoeConfig(&config);
-      Padded<iris_moe_combine_call> call;
-      SetSize(&call);
+      auto config = MoeConfig();
+      auto call = Sized<iris_moe_combine_call>();
       iris_moe_combine_call& c = *call.get();
       c.workspace = MoeWorkspace(config.get());
       c.tokens = Tokens(*config.get());
@@ -1149,23 +1125,24 @@ class Fuzzer {
                kept.bytes;
   }
   // Numbers of a fill that are right as often as wrong.
-  void SetFill(Padded<iris_fill_options>* fill) {
-    SetSize(fill);
-    (*fill)->kind = OneIn(8) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 7);
-    (*fill)->dtype = DType();
-    (*fill)->first = OneIn(4) ? Number() : 0;
-    (*fill)->count = Count();
+  Padded<iris_fill_options> Fill() {
+    auto fill = Sized<iris_fill_options>();
+    fill->kind = OneIn(8) ? NumberAs<int32_t>() : static_cast<int32_t>(random_() % 7);
+    fill->dtype = DType();
+    fill->first = OneIn(4) ? Number() : 0;
+    fill->count = Count();
     // What is large is too large for elements of one byte, too: other memory is not looked at.
-    if ((*fill)->count >= uint64_t{1} << 62) (*fill)->count |= uint64_t{1} << 63;
-    (*fill)->start = OneIn(8) ? static_cast<double>(Number()) * 1e300 : 1;
-    (*fill)->end = OneIn(8) ? -(*fill)->start : 9;
-    (*fill)->step = OneIn(8) ? 0 : 0.5;
-    (*fill)->whole_start = OneIn(4) ? NumberAs<int64_t>() : 0;
-    (*fill)->whole_end = OneIn(4) ? NumberAs<int64_t>() : 1;
-    (*fill)->whole_step = OneIn(4) ? NumberAs<int64_t>() : 0;
-    (*fill)->steps = OneIn(4) ? Number() : 10'000;
-    (*fill)->seed = random_();
-    (*fill)->call = random_();
+    if (fill->count >= uint64_t{1} << 62) fill->count |= uint64_t{1} << 63;
+    fill->start = OneIn(8) ? static_cast<double>(Number()) * 1e300 : 1;
+    fill->end = OneIn(8) ? -fill->start : 9;
+    fill->step = OneIn(8) ? 0 : 0.5;
+    fill->whole_start = OneIn(4) ? NumberAs<int64_t>() : 0;
+    fill->whole_end = OneIn(4) ? NumberAs<int64_t>() : 1;
+    fill->whole_step = OneIn(4) ? NumberAs<int64_t>() : 0;
+    fill->steps = OneIn(4) ? Number() : 10'000;
+    fill->seed = random_();
+    fill->call = random_();
+    return fill;
   }
   // Up to 9 sizes, small or none.
   uint32_t Shape(int64_t* shape) {
@@ -1177,8 +1154,7 @@ class Fuzzer {
 
   void AddTensorCalls() {
     Add("iris_fill", [this] {
-      Padded<iris_fill_options> fill;
-      SetFill(&fill);
+      auto fill = Fill();
       int64_t shape[9], strides[] = {10, 5, 1, 0, 1, 2, 3, 4, 5};
       // Else of `count` elements in a row.
       if (OneIn(3)) fill->n_dims = Shape(shape);
@@ -1188,11 +1164,9 @@ class Fuzzer {
     });
     Add("iris_tensor_create", [this]() -> iris_code {
       if (world_.handles[World::kTensor].size() >= 60) return IRIS_OK;
-      Padded<iris_fill_options> fill;
-      SetFill(&fill);
+      auto fill = Fill();
       if (!OneIn(4)) fill->dtype = fill->count = 0;
-      Padded<iris_tensor_options> options;
-      SetSize(&options);
+      auto options = Sized<iris_tensor_options>();
       int64_t shape[9];
       options->n_dims = Shape(shape);
       options->shape = Place(shape);
@@ -1214,8 +1188,7 @@ class Fuzzer {
           [this] { return End(iris_tensor_destroy, AnyTensor(), World::kTensor); });
     }
     Add("iris_tensor_fill", [this] {
-      Padded<iris_fill_options> fill;
-      SetFill(&fill);
+      auto fill = Fill();
       if (!OneIn(4)) fill->dtype = fill->count = 0;
       if (OneIn(3)) {
         *fill.get() = {};
@@ -1260,8 +1233,7 @@ class Fuzzer {
       return Keep(code, made, World::kTensor);
     };
     Add("iris_tensor_get_info", [this] {
-      Padded<iris_tensor_info> info;
-      SetSize(&info);
+      auto info = Sized<iris_tensor_info>();
       return iris_tensor_get_info(Tensor(), Place(info.get()));
     });
     Add("iris_tensor_at", [this, keep] {
