@@ -39,10 +39,7 @@ class Examples(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.daemon = irisd.Irisd(memory="1GiB")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
+        cls.addClassCleanup(cls.daemon.stop)
 
     def ctl(self, *arguments):
         result = subprocess.run([IRIS_CTL, *arguments, "--format", "json"], stdout=subprocess.PIPE, text=True,

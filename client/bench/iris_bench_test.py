@@ -31,10 +31,7 @@ class IrisBench(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.daemon = Irisd(devices=4)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
+        cls.addClassCleanup(cls.daemon.stop)
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="iris-bench-", dir="/tmp")

@@ -216,10 +216,7 @@ class Idle(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.daemon = irisd.Irisd()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
+        cls.addClassCleanup(cls.daemon.stop)
 
     def test_lists_are_empty(self):
         for command in ("jobs", "heaps", "allocations", "sessions"):

@@ -27,10 +27,7 @@ class Trace(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.daemon = irisd.Irisd(devices=RANKS, memory="512MiB")
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
+        cls.addClassCleanup(cls.daemon.stop)
 
     def path(self, name):
         return os.path.join(self.daemon.folder, f"{self.id().rsplit('.', 1)[-1]}.{name}")

@@ -31,10 +31,7 @@ class Waits(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.daemon = irisd.Irisd(devices=RANKS)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.daemon.stop()
+        cls.addClassCleanup(cls.daemon.stop)
 
     def ctl(self, *arguments):
         result = subprocess.run([IRIS_CTL, "--runtime-dir", self.daemon.runtime_dir, *arguments],

@@ -24,14 +24,11 @@ class OldSystemTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="iris-old-", dir="/tmp")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         with tarfile.open(ARCHIVE) as tar:
             tar.extractall(cls.folder)
         (top,) = os.listdir(cls.folder)
         cls.bundle = os.path.join(cls.folder, top)
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.folder, ignore_errors=True)
 
     def run_old(self, *command):
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "IRIS_RUNTIME_DIR": f"{self.folder}/run"}

@@ -34,15 +34,12 @@ class Types(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="iris-types-", dir="/tmp")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         # The build writes one module of the package.
         shutil.copytree(f"{ROOT}/client/python/iris", f"{cls.folder}/package/iris")
         with open(f"{cls.folder}/package/iris/_header.py", "w", encoding="utf-8") as file:
             subprocess.run([sys.executable, f"{ROOT}/client/python/bindings.py", f"{ROOT}/client/iris/c_api.h"],
                            stdout=file, check=True)
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.folder, ignore_errors=True)
 
     def complaints(self, *arguments):
         # The cache is the test's own: the next file is quick, and nothing is left behind.
