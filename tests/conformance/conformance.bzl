@@ -34,8 +34,22 @@ CARRIED_TESTS = [
     "whole_lines_test",
 ]
 
-def conformance_test(name, srcs = None, copts = [], deps = [], **kwargs):
-    """As iris_device_test. NAME_cases are its tests without a main, for //tests/conformance:conformance."""
+def conformance_test(name, srcs = None, copts = [], comm = False, deps = [], **kwargs):
+    """As iris_device_test. NAME_cases are its tests without a main, for //tests/conformance:conformance.
+
+    A test has ranks and the device API; with `comm`, also communicators.
+    """
+    deps = deps + [
+        ":world",
+        "//device/iris",
+        "//device/iris/backend",
+        "//third_party:gtest",
+    ]
+    if comm:
+        deps = deps + [
+            ":world_comm",
+            "//device/iris/collective",
+        ]
     iris_device_library(
         name = name + "_cases",
         testonly = True,
@@ -43,7 +57,7 @@ def conformance_test(name, srcs = None, copts = [], deps = [], **kwargs):
         copts = copts,
         # Nothing refers to a test: it registers itself.
         alwayslink = True,
-        deps = deps + ["//third_party:gtest"],
+        deps = deps,
     )
     iris_device_test(
         name = name,

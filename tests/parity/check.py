@@ -115,7 +115,8 @@ class Sources:
         named = named or any(isinstance(n, ast.Constant) and n.value == name for n in ast.walk(build))
         if not named:
             return None
-        files = [f for f in files if isinstance(f, str) and f.endswith((".cc", ".py"))] or [f"{name}.cc", f"{name}.py"]
+        files = [f for f in files if isinstance(f, str) and f.endswith((".cc", ".py"))] or [f"{name}.cc"]
+        files.append(f"{name}.py")  # the main of a python_test, where it does not say another
         # A source may be a pattern of Bazel's glob().
         return [path for f in files if not f.startswith(("/", ":"))
                 for path in sorted(glob.glob(os.path.join(self.root, package, f)))]
