@@ -179,6 +179,10 @@ void Leases::EndIfEmpty(Job& job) {
 
 void Leases::EndJob(Job& job) {
   IRIS_CHECK(job.n_held() == 0 && !job.growth.has_value(), "a job ends when nobody is in it");
+  for (const auto& [id, team] : job.teams) {  // what another node would have decided
+    if (!team.op.has_value()) continue;
+    Conclude(job, job.teams.at(id), Error(Code::kAborted, "every rank of this node has left"));
+  }
   deadlines_.Clear({job.id, Due::kMap});
   uint64_t bytes = 0;
   for (const SegmentInfo& segment : OwnSegmentsOf(job)) bytes += segment.bytes;

@@ -967,6 +967,16 @@ TEST_F(RegisterTest, NothingIsLeftOfARankThatIsLost) {
   EXPECT_EQ(n_segments, 0u);
 }
 
+TEST_F(RegisterTest, NothingIsLeftOfARankThatLeavesBeforeTheOutcome) {
+  MakeReady(2, 1);
+  const CallId waits = Ask(1, 0, Memory(), OwnTeam(1));
+  EXPECT_THAT(nodes_[1]->machine->Segments(), SizeIs(2));
+  Do(NodeOf(1), LeaveCall{SessionId{2}, NewCall(), NodeOf(1).job});
+  Settle();
+  EXPECT_EQ(StatusOf(1, waits).code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(nodes_[1]->machine->Segments(), IsEmpty());
+}
+
 TEST_F(RegisterTest, IsForJobsWhoseNodesDoNotMapEachOther) {
   Build(2, 2);
   nodes_[0]->fabric = nodes_[1]->fabric = "rack-a";

@@ -516,6 +516,36 @@ TEST_F(PortMistakesTest, LongSourcesOutsideTheHeapAreRefused) {
                "Put of 16 bytes .* rank 1 is on another node, so more than 8 bytes must come from");
 }
 
+// Eight words, to the place after the first `n`.
+IRIS_KERNEL void PutBehind(DeviceContext ctx, uint32_t* p, uint64_t n) {
+  Put(ctx, 1, p + n, p + 4, 8);
+}
+
+// The allocation ends after 16 words at ranks that this one does not map.
+void RunPutBehind(uint64_t n) {
+  World(Nodes(2, 2)).Run([n](Rank& rank) {
+    auto* const words = rank.New<uint32_t>(64);
+    if (rank.rank() != 0) return;
+    static uint64_t end = 0;
+    end = reinterpret_cast<uint64_t>(words + 16) - rank.ctx.base;
+    backend::HeapMap map;
+    map.allowed = [](const backend::HeapMap*, uint32_t of, uint64_t offset, uint64_t bytes, char*,
+                     uint64_t) { return of == 0 || offset + bytes <= end; };
+    map.nearest = [](const backend::HeapMap*, uint32_t, uint64_t, backend::HeapRange*) {
+      return false;
+    };
+    DeviceContext ctx = rank.ctx;
+    ctx.heap_map = &map;
+    rank.Launch({1, 1}, PutBehind, ctx, words, n);
+    rank.Synchronize();
+  });
+}
+
+TEST_F(PortMistakesTest, PlacesOfPeersThatNoAllocationHasAreRefused) {
+  RunPutBehind(8);
+  EXPECT_DEATH(RunPutBehind(9), "Put of 32 bytes at .* for rank 1");
+}
+
 TEST_F(PortMistakesTest, RanksAndPlacesThatDoNotExistAreRefused) {
   EXPECT_DEATH(RunOn0(Add1, 2u, 0ul), "there is no rank 2 in a job of 2");
   EXPECT_DEATH(RunOn0(Add1, 1u, kHeapBytes << 3), "AtomicAdd of 4 bytes");

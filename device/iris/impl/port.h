@@ -260,6 +260,7 @@ IRIS_DEVICE inline uint64_t PortOffset(const DeviceContext& ctx, uint32_t peer, 
     if (address % alignment != 0) {
       Refuse(ctx, Why::kAlignment, call, peer, ctx.rank, address, bytes, alignment);
     }
+    if (bytes > 0) CheckAllocation(ctx, call, peer, peer, offset, address, bytes);
   } else {
     (void)peer;
     (void)bytes;
