@@ -17,6 +17,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -128,11 +129,17 @@ Setting Choice(const char* key, const char* flag, const std::string& help,
   return Make<T>(key, flag, Kind::kText, help, parse, field);
 }
 
-absl::StatusOr<std::string> AnyText(const std::string& text) { return text; }
+// A name or a list for another program.
+absl::StatusOr<std::string> Line(const std::string& text) {
+  constexpr size_t kMostBytes = 4096;
+  const auto breaks = [](unsigned char c) { return absl::ascii_iscntrl(c); };
+  if (text.size() <= kMostBytes && std::none_of(text.begin(), text.end(), breaks)) return text;
+  return Bad(text, "at most 4096 bytes without control characters");
+}
 
 absl::StatusOr<std::string> RecordFile(const std::string& text) {
   if (!text.empty() && text[0] != '/') return Bad(text, "an absolute path");
-  return text;
+  return Line(text);
 }
 
 absl::StatusOr<PortRange> Ports(const std::string& text) {
@@ -234,7 +241,7 @@ std::vector<Setting> MakeSettings() {
       Make<std::string>("emu.fabric", "emu-fabric", Kind::kText,
                         "name of the fabric domain that emulated devices of irisds on one machine "
                         "share, for tests (none)",
-                        AnyText, IRIS_AT(emu_fabric)),
+                        Line, IRIS_AT(emu_fabric)),
       Bytes("core.memory", "core-memory",
             "memory that irisd may take for what it keeps for all users; from four fifths "
             "of it, users with more than an equal part get no more (1GiB)",
@@ -293,7 +300,7 @@ std::vector<Setting> MakeSettings() {
              IRIS_AT(sessions.limits.max_admin_connections_per_tenant)),
       Make<std::string>("workers.user", "worker-user", Kind::kText,
                         "user that workers become if irisd is root; \"\": they stay root (nobody)",
-                        AnyText, IRIS_AT(workers.user)),
+                        Line, IRIS_AT(workers.user)),
       Bytes("workers.memory", "worker-memory", "memory that one worker may take (512MiB)", 64 << 20,
             IRIS_AT(workers.memory_bytes)),
       Time("workers.idle_timeout", "worker-idle-timeout",
@@ -302,7 +309,7 @@ std::vector<Setting> MakeSettings() {
       Make<std::string>("network.interface", "network-interface", Kind::kText,
                         "network interface, or its address, of jobs that span several nodes "
                         "(that of the way to the rendezvous or etcd)",
-                        AnyText, IRIS_AT(network.interface)),
+                        Line, IRIS_AT(network.interface)),
       Make<PortRange>("network.ports", "network-ports", Kind::kText,
                       "ports on which their port processes listen besides the rendezvous (any)",
                       Ports, IRIS_AT(network.ports)),
@@ -310,10 +317,10 @@ std::vector<Setting> MakeSettings() {
                         "UCX's libucp.so.0, 1.20 or later (searched)", RecordFile,
                         IRIS_AT(network.ucx)),
       Make<std::string>("network.transports", "network-transports", Kind::kText,
-                        "UCX's transports, as UCX_TLS has them (tcp)", AnyText,
+                        "UCX's transports, as UCX_TLS has them (tcp)", Line,
                         IRIS_AT(network.transports)),
       Make<std::string>("network.devices", "network-devices", Kind::kText,
-                        "UCX's devices, as UCX_NET_DEVICES has them (the interface)", AnyText,
+                        "UCX's devices, as UCX_NET_DEVICES has them (the interface)", Line,
                         IRIS_AT(network.devices)),
       Choice<bool>("network.direct", "network-direct",
                    "on: nodes write and read each other's heaps by RDMA; off: they send messages "

@@ -78,6 +78,16 @@ TEST(ConfigFileTest, MembersOfEtcdAreAList) {
   ExpectRefused(Apply("[network]\netcd = \"" + many + "\""), "at most 16");
 }
 
+TEST(ConfigFileTest, NamesForOtherProgramsAreOneShortLine) {
+  for (const char* key : {"interface", "transports", "devices", "ucx"}) {
+    for (const std::string& text :
+         {std::string("/tcp\\u0000x"), std::string("/a\\nb"), "/" + std::string(4096, 'a')}) {
+      ExpectRefused(Apply(absl::StrCat("[network]\n", key, " = \"", text, "\"")),
+                    "is not at most 4096 bytes without control characters");
+    }
+  }
+}
+
 TEST(ConfigFileTest, AnEmptyFileKeepsTheDefaults) {
   Config config;
   ASSERT_TRUE(Apply("", &config).ok());
