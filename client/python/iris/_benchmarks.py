@@ -319,7 +319,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     results: List[Result] = []
     for n_ranks in counts:
         launch = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=n_ranks, rdzv_backend="c10d",
-                                             rdzv_endpoint="127.0.0.1:0", max_restarts=0,
+                                             rdzv_endpoint="localhost:0", max_restarts=0,
                                              monitor_interval=_SECONDS_BETWEEN_LOOKS), _rank)
         results += launch(plan.chosen(), plan)[0]
     output = _format(results, options.benchmark_format)
