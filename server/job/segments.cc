@@ -154,9 +154,11 @@ void Segments::Drop(SegmentId id) {
   IRIS_CHECK(!segment.dropping, "a segment is dropped once");
   segment.dropping = true;
   Emit(DropSegment{id});
-  const Job* const job = FindJob(segment.job);
-  const bool has_port = segment.registered && job != nullptr && job->nodes.has_value();
-  if (has_port) Emit(SetLayout{segment.job, job->nodes->epoch, {}, {}, {id}});
+  if (segment.registered) {
+    const Job* const job = FindJob(segment.job);
+    const bool has_port = job != nullptr && job->nodes.has_value();
+    if (has_port) Emit(SetLayout{segment.job, job->nodes->epoch, {}, {}, {id}});
+  }
   if (!segment.is_booked()) return;
   dropping_bytes_by_account_[segment.holder.party.Account()] += segment.info.bytes;
   dropping_bytes_by_device_[segment.device_index] += segment.info.bytes;

@@ -247,15 +247,12 @@ void Engine::Queue(Ring* ring, uint32_t index) {
                        LocalExtent(request, slot.rows))) {
     code = StatusCode::kOutOfRange;
   }
-  const bool is_over = code != StatusCode::kOk || request.op == PortOp::kCovers;
-  Peer* peer = nullptr;
-  if (!is_over) {
-    peer = PeerOf(node_of_[request.to]);
-    if (peer->state == Peer::State::kLost) code = StatusCode::kAborted;
+  if (code != StatusCode::kOk || request.op == PortOp::kCovers) {
+    return ring->Complete(index, code, 0);
   }
-  if (is_over || code != StatusCode::kOk) {
-    ring->Complete(index, code, 0);
-    return;
+  Peer* const peer = PeerOf(node_of_[request.to]);
+  if (peer->state == Peer::State::kLost) {
+    return ring->Complete(index, StatusCode::kAborted, 0);
   }
   // Rows without gaps are one range.
   const PortRows& rows = slot.rows;

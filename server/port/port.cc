@@ -826,7 +826,7 @@ void Port::EndLine(int fd, const absl::Status& why) {
 
 void Port::Refused(uint64_t n, absl::string_view reason) {
   const uint64_t before = std::exchange(refused_, refused_ + n);
-  if (n == 0 || (before >= 10 && before / 1000 == refused_ / 1000)) return;
+  if (before >= 10 && before / 1000 == refused_ / 1000) return;
   logger_->Warn("a port refused a connection",
                 {{"job", setup_.job()}, {"reason", reason}, {"refused", refused_}});
 }
@@ -907,9 +907,10 @@ void Port::Meet(uint32_t id) {
 }
 
 absl::Time Port::OnTimer(absl::Time now) {
-  const RefusedStrangers strangers = TakeRefusedStrangers();
-  Refused(strangers.n, absl::StrCat("host ", strangers.last,
-                                    ", which is no node of the job, connected to UCX's port"));
+  if (const RefusedStrangers strangers = TakeRefusedStrangers(); strangers.n > 0) {
+    Refused(strangers.n, absl::StrCat("host ", strangers.last,
+                                      ", which is no node of the job, connected to UCX's port"));
+  }
   if (const absl::Status failure = memory_->TakeFailure(); !failure.ok()) {
     logger_->Warn("a port cannot use memory of a device, or not by atomics",
                   {{"job", setup_.job()}, {"error", failure.message()}});
